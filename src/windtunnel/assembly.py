@@ -1,0 +1,176 @@
+"""Builds the parts that a configuration names, runs them, and hands back the record.
+
+The one place that knows all layers: workload -> cluster -> engine -> timing, with a record beside them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from windtunnel.cluster.router import LeastLoadedRouter, RandomRouter, RoundRobinRouter, Router
+from windtunnel.cluster.simulation import Simulation
+from windtunnel.cluster.worker import Clock, Worker
+from windtunnel.config.schema import Config
+from windtunnel.engine.engine import Engine
+from windtunnel.engine.vllm import VllmScheduler
+from windtunnel.errors import InputError, PluginError, StalledError
+from windtunnel.plugins import load_object
+from windtunnel.record.columns import Record
+from windtunnel.timing.base import CheckedTiming, ScaledTiming, TimingModel
+from windtunnel.timing.polynomial import PolynomialTiming
+from windtunnel.workload.driver import Driver
+from windtunnel.workload.session import Workload
+from windtunnel.workload.streams import named_stream
+from windtunnel.workload.synthetic import synthetic_workload
+from windtunnel.workload.traces import load_trace
+
+ROUTERS = ["round-robin", "random", "least-loaded"]
+TIMINGS = ["polynomial"]
+INFINITE = float("inf")
+
+Progress = Callable[[float, int, int], None]
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished (or interrupted) simulation.
+
+    Attributes:
+        wall_time_ms: real time the event loop took, without loading and reporting.
+    """
+
+    config: Config
+    workload: Workload
+    record: Record
+    wall_time_ms: float
+
+
+def simulate(
+    config: Config,
+    *,
+    workload: Workload | None = None,
+    router: Router | None = None,
+    timing: TimingModel | None = None,
+    progress: Progress | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> Result:
+    """Run the simulation that `config` describes.
+
+    Args:
+        workload, router, timing: objects to use instead of those that `config` names.
+        progress: called now and then with (virtual ms, requests ended, requests in all).
+        should_stop: asked as often; True ends the simulation early with a partial record.
+
+    Raises:
+        InputError: something in the configuration or a trace cannot be used; nothing was simulated.
+        PluginError: a router or timing model of the user misbehaved.
+        StalledError: nothing can happen any more although requests remain.
+            Both of these carry the partial result as `partial`.
+    """
+    if workload is None:
+        workload = load_workload(config)
+    if timing is None:
+        timing = build_timing(config)
+    else:
+        timing = _checked(timing, type(timing).__name__, config)
+    if router is None:
+        router = build_router(config)
+        router_name = config.cluster.router.kind
+    else:
+        router_name = type(router).__name__
+    clock = Clock()
+    record = Record(workload.num_requests, config.cluster.workers)
+    workers = [
+        Worker(number, Engine(VllmScheduler(config.engine, passes), timing, passes), clock)
+        for number, passes in enumerate(record.passes)
+    ]
+    simulation = Simulation(
+        workload,
+        Driver(workload, config.workload.concurrency),
+        workers,
+        router,
+        record,
+        clock,
+        router_name=router_name,
+        cancel_after_ms=config.workload.cancel_after_ms or INFINITE,
+        max_time_ms=INFINITE if config.max_time_s is None else config.max_time_s * 1000.0,
+        progress=progress,
+        should_stop=should_stop,
+    )
+    started = time.perf_counter()
+    try:
+        simulation.run()
+    except (PluginError, StalledError) as error:
+        simulation.halt(clock.now_ms, "error")
+        simulation.close()
+        error.partial = Result(config, workload, record, (time.perf_counter() - started) * 1000.0)
+        raise
+    return Result(config, workload, record, (time.perf_counter() - started) * 1000.0)
+
+
+def load_workload(config: Config) -> Workload:
+    """The requests that a configuration describes.
+
+    Raises:
+        InputError: there is none, or a trace cannot be read.
+    """
+    wanted = config.workload
+    if wanted.synthetic is not None:
+        return synthetic_workload(
+            wanted.synthetic, block_size=config.engine.block_size, concurrency=wanted.concurrency, seed=config.seed
+        )
+    if not wanted.path:
+        raise InputError("no workload: give trace files or a synthetic load", field="workload.path")
+    return load_trace(
+        wanted.path,
+        format=wanted.format,
+        block_size=wanted.trace_block_size,
+        limit=wanted.limit,
+        speedup=wanted.speedup,
+    )
+
+
+def build_router(config: Config) -> Router:
+    """The router that `cluster.router` names."""
+    wanted = config.cluster.router
+    if wanted.kind == "round-robin":
+        return RoundRobinRouter()
+    if wanted.kind == "random":
+        return RandomRouter(named_stream(config.seed, "router"))
+    if wanted.kind == "least-loaded":
+        return LeastLoadedRouter(named_stream(config.seed, "router") if wanted.tie_break == "random" else None)
+    found = load_object(wanted.kind, "cluster.router.kind", ROUTERS)
+    if wanted.tie_break != "lowest":
+        raise InputError(f"has no effect on the router {wanted.kind!r}", field="cluster.router.tie_break")
+    router = found() if inspect.isclass(found) or not hasattr(found, "route") and callable(found) else found
+    if not callable(getattr(router, "route", None)):
+        raise InputError(
+            f"{wanted.kind!r} is no router: it has no method route(request, workers, now_ms)",
+            field="cluster.router.kind",
+        )
+    return router  # type: ignore[return-value]  # a user's object; its returns are checked where they are used
+
+
+def build_timing(config: Config) -> TimingModel:
+    """The timing model that `timing` names, for the KV capacity of `engine`."""
+    wanted = config.timing
+    capacity = config.engine.kv_capacity_tokens
+    if wanted.kind == "polynomial":
+        return PolynomialTiming(capacity, wanted.speedup, wanted.decode_speedup)
+    found = load_object(wanted.kind, "timing.kind", TIMINGS)
+    model = found
+    if inspect.isclass(found) or not hasattr(found, "price_pass_ms") and callable(found):
+        takes_capacity = "kv_capacity_tokens" in inspect.signature(found).parameters
+        model = found(kv_capacity_tokens=capacity) if takes_capacity else found()
+    for method in ("price_pass_ms", "price_run_ms"):
+        if not callable(getattr(model, method, None)):
+            raise InputError(f"{wanted.kind!r} is no timing model: it has no method {method}", field="timing.kind")
+    return _checked(model, wanted.kind, config)  # type: ignore[arg-type]  # checked just above
+
+
+def _checked(model: TimingModel, name: str, config: Config) -> TimingModel:
+    checked = CheckedTiming(model, name)
+    return ScaledTiming(checked, config.timing.speedup) if config.timing.speedup != 1.0 else checked

@@ -1,0 +1,75 @@
+"""The command `windtunnel`: reads the command line and hands over to one module per command.
+
+It decides how a command ends: exit code 0, or one plain line on stderr and 2 for a mistake of its user, 130 after
+Ctrl-C. A traceback of this package is a fault of this package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Annotated
+
+import typer
+
+from windtunnel._version import __version__
+from windtunnel.cli.messages import print_error, print_plugin_traceback
+from windtunnel.cli.run import run
+from windtunnel.errors import InputError
+
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("run", short_help="Simulate a deployment under a load and report what it would do.")(run)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"windtunnel {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def windtunnel(
+    context: typer.Context,
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
+    ] = False,
+) -> None:
+    """What would this LLM serving deployment do under this load? Simulates engines and clusters; needs no GPU."""
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line, by default this process's own, and return its exit code."""
+    try:
+        code = app(args=arguments, prog_name="windtunnel", standalone_mode=False)
+    except InputError as error:
+        if error.__cause__ is not None:  # a module of the user that cannot be imported
+            print_plugin_traceback(error.__cause__)
+        print_error(error)
+        return 2
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # a usage error; their base class is not public in all releases
+            raise
+        print_error(_usage_message(error))
+        return 2
+    return code if isinstance(code, int) else 0
+
+
+def _usage_message(error: Exception) -> str:
+    """A mistake that typer found, as one line that names the closest valid option."""
+    context = getattr(error, "ctx", None)
+    if context is not None and hasattr(error, "possibilities"):
+        name: str = error.option_name  # type: ignore[attr-defined]
+        options = [option for parameter in context.command.get_params(context) for option in parameter.opts]
+        close = get_close_matches(name, options, n=1, cutoff=0.5)
+        hint = f"did you mean '{close[0]}'?" if close else f"'{context.command_path} --help' lists the valid ones"
+        return f"unknown option '{name}': {hint}"
+    message = " ".join(error.format_message().split())  # type: ignore[attr-defined]
+    return message[:1].lower() + message[1:].rstrip(".")

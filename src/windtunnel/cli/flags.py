@@ -1,0 +1,86 @@
+"""Which field of the configuration each flag sets.
+
+Flags are short names for fields and nothing more: what a value may be is for the schema to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from windtunnel.config.fields import parse_value
+from windtunnel.config.load import Assignment, parse_set
+from windtunnel.config.slo import parse_slo
+
+FIELD_OF_FLAG = {
+    "--format": "workload.format",
+    "--trace-block-size": "workload.trace_block_size",
+    "--speedup": "workload.speedup",
+    "--limit": "workload.limit",
+    "--concurrency": "workload.concurrency",
+    "--cancel-after-ms": "workload.cancel_after_ms",
+    "--isl": "workload.synthetic.isl",
+    "--osl": "workload.synthetic.osl",
+    "--requests": "workload.synthetic.requests",
+    "--rate": "workload.synthetic.rate",
+    "--interval-ms": "workload.synthetic.interval_ms",
+    "--turns": "workload.synthetic.turns",
+    "--turn-delay-ms": "workload.synthetic.turn_delay_ms",
+    "--prefix-ratio": "workload.synthetic.prefix_ratio",
+    "--prefix-groups": "workload.synthetic.prefix_groups",
+    "--engine": "engine.kind",
+    "--workers": "cluster.workers",
+    "--router": "cluster.router.kind",
+    "--timing": "timing.kind",
+    "--seed": "seed",
+    "--max-time-s": "max_time_s",
+    "--report": "output.report",
+    "--requests-out": "output.requests",
+}
+
+# Flags without a value: the field, and what it becomes.
+FIELD_OF_SWITCH: dict[str, tuple[str, bool]] = {
+    "--no-run-info": ("output.run_info", False),
+    "--stepwise": ("engine.fast_forward", False),
+}
+
+FLAG_OF_FIELD = {
+    "workload.path": "TRACE",
+    **{path: flag for flag, path in FIELD_OF_FLAG.items()},
+    **{path: flag for flag, (path, _) in FIELD_OF_SWITCH.items()},
+}
+
+
+def assignments(
+    traces: Sequence[str],
+    flags: Mapping[str, str | None],
+    switches: Mapping[str, bool],
+    slo: Sequence[str],
+    sets: Sequence[str],
+) -> list[Assignment]:
+    """Everything a command line says about the configuration.
+
+    Args:
+        traces: trace files.
+        flags: text given to each flag of `FIELD_OF_FLAG`; None for those not given.
+        switches: whether each flag of `FIELD_OF_SWITCH` was given.
+        slo: what was given to each `--slo`.
+        sets: what was given to each `--set`.
+
+    Raises:
+        InputError: a `--slo` or `--set` that cannot be read.
+    """
+    given: list[Assignment] = []
+    if traces:
+        given.append(Assignment("workload.path", list(traces), "TRACE", f"TRACE {' '.join(traces)}"))
+    for flag, text in flags.items():
+        if text is not None:
+            path = FIELD_OF_FLAG[flag]
+            given.append(Assignment(path, parse_value(path, text), flag, f"{flag} {text}"))
+    for flag, is_given in switches.items():
+        if is_given:
+            path, value = FIELD_OF_SWITCH[flag]
+            given.append(Assignment(path, value, flag, flag))
+    for text in slo:
+        given.extend(parse_slo(text))
+    given.extend(parse_set(text) for text in sets)
+    return given

@@ -1,0 +1,163 @@
+"""Carries out a simulation for a user: checks files, loads, simulates, writes, prints.
+
+It decides what is written when something stops the simulation early: whatever happened until then, always, and a
+line on stderr that says so. What a simulation or a report is, others decide.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
+
+from rich.console import Console
+
+from windtunnel.assembly import Result, load_workload, simulate
+from windtunnel.cli.interrupt import StopOnInterrupt
+from windtunnel.cli.messages import print_error, print_line, print_note, print_plugin_traceback, time_in_words
+from windtunnel.cli.output_files import STDOUT, print_result, problem_with_output, write_output
+from windtunnel.cli.progress import SimulationProgress
+from windtunnel.config.fields import FIELDS
+from windtunnel.config.load import LoadedConfig
+from windtunnel.config.origins import Origins
+from windtunnel.config.schema import Config
+from windtunnel.errors import InputError, PluginError, SimulationError
+from windtunnel.record.columns import Status
+from windtunnel.report.document import build_report, encode_report
+from windtunnel.report.metrics import summarize
+from windtunnel.report.requests import write_requests
+from windtunnel.report.table import print_tables
+from windtunnel.workload.session import Workload
+
+_PIPE_WIDTH = 160  # of tables, where no terminal has one
+
+
+def replay(loaded: LoadedConfig, *, config_file: str | None, quiet: bool) -> int:
+    """Simulate, and write and print the results; returns the exit code.
+
+    Args:
+        loaded: what to simulate.
+        config_file: where it was read from, so that no output overwrites it.
+        quiet: print nothing but errors.
+
+    Raises:
+        InputError: a file or an object that the configuration names cannot be used. Nothing was simulated, unless
+            the error is about writing.
+    """
+    config = loaded.config
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # where people keep the router that they name as module:attribute
+    _check_outputs(config, loaded.origins, config_file)
+    terminal = Console(stderr=True)
+    shows_progress = terminal.is_terminal and not quiet
+    try:
+        with ExitStack() as stack:
+            if shows_progress:
+                stack.enter_context(terminal.status("loading"))
+            workload = load_workload(config)
+        result = _simulate(config, workload, terminal if shows_progress else None)
+    except InputError as error:
+        raise _placed(error, loaded.origins) from error.__cause__
+    except SimulationError as error:
+        return _report_failure(error)
+    summary = summarize(result.workload, result.record, config.slo)
+    try:
+        written = _write(result, summary)
+    finally:  # a full disk does not take the tables with it
+        if not quiet:
+            _print_tables(result, summary)
+    if loaded.is_sample and not quiet:
+        print_note(f"no load given: this was the sample trace on {_workers(config)}; 'windtunnel run --help' has more")
+    if result.record.interrupted != "interrupt":
+        return 0
+    print_line(f"interrupted at {_progress_in_words(result)}; {_written_in_words(written)}")
+    return 130
+
+
+def _check_outputs(config: Config, origins: Origins, config_file: str | None) -> None:
+    output = config.output
+    inputs = [*config.workload.path, *([config_file] if config_file is not None else [])]
+    for field, path in (("output.report", output.report), ("output.requests", output.requests)):
+        problem = problem_with_output(path, inputs) if path is not None else None
+        if problem is not None:
+            raise origins.error(field, problem)
+    if output.report is None or output.requests is None:
+        return
+    if os.path.realpath(output.report) == os.path.realpath(output.requests):
+        raise origins.error("output.requests", f"'{output.requests}' is where the report goes")
+
+
+def _simulate(config: Config, workload: Workload, terminal: Console | None) -> Result:
+    with StopOnInterrupt() as stop, ExitStack() as stack:
+        progress = stack.enter_context(SimulationProgress(terminal)) if terminal is not None else None
+        return simulate(
+            config,
+            workload=workload,
+            progress=progress.update if progress is not None else None,
+            should_stop=stop.requested,
+        )
+
+
+def _placed(error: InputError, origins: Origins) -> InputError:
+    """The same error, with the flag or the line of the file that the value came from."""
+    if error.source is not None or error.field is None:
+        return error
+    # The readers of traces are given, and name, the options of a workload.
+    field = error.field if error.field in FIELDS else f"workload.{error.field}"
+    return origins.error(field, error.message) if field in FIELDS else error
+
+
+def _report_failure(error: SimulationError) -> int:
+    """Write what had been simulated, then say what went wrong: the user's own traceback first, one line last."""
+    written = "nothing had been simulated"
+    if isinstance(error.partial, Result):
+        partial = error.partial
+        try:
+            files = _write(partial, summarize(partial.workload, partial.record, partial.config.slo))
+            written = f"stopped at {_progress_in_words(partial)}; {_written_in_words(files)}"
+        except InputError as write_error:
+            written = str(write_error)
+    if isinstance(error, PluginError) and error.__cause__ is not None:
+        print_plugin_traceback(error.__cause__)
+    print_error(f"{error} ({written})")
+    return 2 if isinstance(error, PluginError) else 1
+
+
+def _write(result: Result, summary: Mapping[str, int | float]) -> list[str]:
+    """Write the files that are asked for; returns what is where."""
+    output = result.config.output
+    written = []
+    if output.report is not None:
+        report = encode_report(build_report(result, summary))
+        write_output(output.report, lambda file: file.write(report))
+        written.append(f"report written to {output.report}")
+    if output.requests is not None:
+        write_output(output.requests, lambda file: write_requests(result, file))
+        written.append(f"requests written to {output.requests}")
+    return written
+
+
+def _print_tables(result: Result, summary: Mapping[str, int | float]) -> None:
+    output = result.config.output
+    is_stdout_taken = STDOUT in (output.report, output.requests)
+    console = Console(file=sys.stderr if is_stdout_taken else sys.stdout)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _PIPE_WIDTH
+    with console.capture() as tables:
+        print_tables(result, console, summary)
+    print_result(tables.get(), sys.stderr if is_stdout_taken else sys.stdout)
+
+
+def _workers(config: Config) -> str:
+    return "1 worker" if config.cluster.workers == 1 else f"{config.cluster.workers} workers"
+
+
+def _progress_in_words(result: Result) -> str:
+    status = result.record.requests.status
+    ended = len(status) - status.count(Status.NOT_ARRIVED) - status.count(Status.UNFINISHED)
+    return f"virtual time {time_in_words(result.record.end_ms)}: {ended:,} of {len(status):,} requests ended"
+
+
+def _written_in_words(written: list[str]) -> str:
+    return "partial " + ", ".join(written) if written else "no report written: --report was not given"

@@ -1,0 +1,259 @@
+"""The event loop: virtual time, and the order of everything that happens at one instant.
+
+At equal times, in this order:
+    1. passes end, on the lowest worker first; their completions may release requests at the same instant;
+    2. clients give up, in the order of their request numbers;
+    3. requests arrive, in the order of the driver, and are placed by the router;
+    4. passes start, on the lowest worker first.
+So a completion frees its slot and blocks before an arrival sees the worker, and requests that arrive together
+are batched together. An event at exactly the time cap still happens. (A peer orders simultaneous completions
+by the start of their passes; inside a run of decodes no such order exists.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
+
+from windtunnel.cluster.router.base import RoutedRequest, Router
+from windtunnel.cluster.worker import Clock, Worker
+from windtunnel.engine.request import EngineRequest
+from windtunnel.errors import PluginError, StalledError
+from windtunnel.record.columns import Record, Status
+from windtunnel.record.recorder import Recorder
+from windtunnel.workload.driver import Driver
+from windtunnel.workload.session import Workload
+
+INFINITE = float("inf")
+EVENTS_PER_POLL = 256
+NAMED_REQUESTS = 5  # in an error about many
+
+
+class Simulation:
+    """Workers behind a router, fed by a driver.
+
+    Args:
+        cancel_after_ms: clients give up on a request that has not ended this long after its arrival.
+        max_time_ms: nothing later than this happens.
+        progress: called now and then with (virtual ms, requests ended, requests in all).
+        should_stop: asked as often; True ends the simulation as if the time cap were now.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        driver: Driver,
+        workers: Sequence[Worker],
+        router: Router,
+        record: Record,
+        clock: Clock,
+        *,
+        router_name: str = "router",
+        cancel_after_ms: float = INFINITE,
+        max_time_ms: float = INFINITE,
+        progress: Callable[[float, int, int], None] | None = None,
+        should_stop: Callable[[], bool] | None = None,
+    ) -> None:
+        self.workload = workload
+        self.driver = driver
+        self.workers = workers
+        self.router = router
+        self.router_name = router_name
+        self.record = record
+        self.clock = clock
+        self.cancel_after_ms = cancel_after_ms
+        self.max_time_ms = max_time_ms
+        self.progress = progress
+        self.should_stop = should_stop
+        self._recorder = Recorder(record)
+        self._ended = 0
+        self._ends: list[tuple[float, int]] = []  # (end, worker) of what is in flight; stale entries are skipped
+        self._boundary: list[int] = []  # workers between two passes, a heap
+        self._live: dict[int, EngineRequest] = {}
+        self._timeouts: list[tuple[float, int]] = []  # (time, request); entries of ended requests are skipped
+
+    def run(self) -> None:
+        """Simulate to the end of the workload, the time cap, or a stop.
+
+        Raises:
+            StalledError: nothing can happen any more although requests remain.
+            PluginError: the router or the timing model misbehaved.
+        """
+        clock = self.clock
+        driver = self.driver
+        ends = self._ends
+        workers = self.workers
+        polls = 0
+        while True:
+            now_ms = driver.next_ready_ms()
+            while ends:
+                if workers[ends[0][1]].engine.end_ms != ends[0][0]:
+                    heappop(ends)
+                    continue
+                if ends[0][0] < now_ms:
+                    now_ms = ends[0][0]
+                break
+            if self._timeouts:
+                now_ms = min(now_ms, self._next_timeout_ms())
+            if now_ms == INFINITE:
+                if self._live or not driver.exhausted:
+                    raise StalledError(self._describe_stall())
+                break
+            if now_ms > self.max_time_ms:
+                self.halt(self.max_time_ms, "time cap")
+                break
+            clock.now_ms = now_ms
+            while ends and ends[0][0] <= now_ms:
+                end_ms, number = heappop(ends)
+                worker = workers[number]
+                if worker.engine.end_ms == end_ms:
+                    self._to_boundary(worker)
+                    for request in worker.engine.end():
+                        self._finish(worker, request, end_ms)
+            if self._timeouts:
+                self._expire(now_ms)
+            while driver.next_ready_ms() <= now_ms:  # again, because a rejected turn is followed by the next at once
+                for number in driver.release(now_ms):
+                    self._arrive(number, now_ms)
+            self._start_passes(now_ms)
+            polls += 1
+            if polls == EVENTS_PER_POLL:
+                polls = 0
+                if self.progress is not None:
+                    self.progress(now_ms, self._ended, self.workload.num_requests)
+                if self.should_stop is not None and self.should_stop():
+                    self.halt(now_ms, "interrupt")
+                    break
+        if self.progress is not None:
+            self.progress(clock.now_ms, self._ended, self.workload.num_requests)
+        self.close()
+
+    def _next_timeout_ms(self) -> float:
+        timeouts = self._timeouts
+        while timeouts and timeouts[0][1] not in self._live:
+            heappop(timeouts)
+        return timeouts[0][0] if timeouts else INFINITE
+
+    def _finish(self, worker: Worker, request: EngineRequest, now_ms: float) -> None:
+        """A request has left its engine, because it completed or because its client gave up."""
+        del self._live[request.number]
+        worker.num_requests -= 1
+        self._ended += 1
+        if request.cancelled_ms <= now_ms:
+            self._recorder.ended(
+                request, Status.CANCELLED, request.cancelled_ms, f"client gave up after {self.cancel_after_ms:g} ms"
+            )
+        else:
+            self._recorder.ended(request, Status.COMPLETED, now_ms)
+            self.driver.finished(request.number, now_ms)
+
+    def _expire(self, now_ms: float) -> None:
+        timeouts = self._timeouts
+        while timeouts and timeouts[0][0] <= now_ms:
+            request = self._live.get(heappop(timeouts)[1])
+            if request is None:
+                continue
+            worker = self.workers[self.record.requests.worker[request.number]]
+            was_busy = worker.engine.end_ms != INFINITE
+            end_ms = worker.engine.cancel(request, now_ms)
+            # for its client, and so for its session, the request ends now
+            self.driver.finished(request.number, now_ms, cancelled=True)
+            if was_busy:
+                heappush(self._ends, (end_ms, worker.number))
+            else:
+                self._finish(worker, request, now_ms)
+                self._to_boundary(worker)
+
+    def _arrive(self, number: int, now_ms: float) -> None:
+        workload = self.workload
+        prompt_tokens = workload.input_tokens[number]
+        output_tokens = workload.output_tokens[number]
+        engine_output = self.workers[0].engine.scheduler.limit_output(prompt_tokens, output_tokens)
+        content = workload.content(number, engine_output)
+        routed = RoutedRequest(
+            number, workload.session[number], workload.turn[number], prompt_tokens, output_tokens, content
+        )
+        worker = self._place(routed, now_ms)
+        self._recorder.arrived(number, self.driver.arrival_ms[number], worker.number)
+        reason = worker.engine.scheduler.refusal_at_submission(prompt_tokens, output_tokens)
+        if reason:
+            self._recorder.rejected(number, now_ms, reason)
+            self._ended += 1
+            self.driver.finished(number, now_ms)
+            return
+        request = EngineRequest(number, content, prompt_tokens, engine_output, self.driver.arrival_ms[number])
+        self._live[number] = request
+        worker.num_requests += 1
+        if self.cancel_after_ms != INFINITE:
+            heappush(self._timeouts, (now_ms + self.cancel_after_ms, number))
+        engine = worker.engine
+        before_ms = engine.end_ms
+        end_ms = engine.submit(request, now_ms)
+        if end_ms != before_ms:
+            heappush(self._ends, (end_ms, worker.number))
+        elif end_ms == INFINITE:
+            self._to_boundary(worker)
+
+    def _place(self, request: RoutedRequest, now_ms: float) -> Worker:
+        try:
+            number = self.router.route(request, self.workers, now_ms)
+        except Exception as error:
+            raise PluginError(
+                f"router {self.router_name} raised {error!r} for request {self.workload.request_id(request.number)}"
+            ) from error
+        if not isinstance(number, int) or not 0 <= number < len(self.workers):
+            raise PluginError(
+                f"router {self.router_name} returned {number!r} for request "
+                f"{self.workload.request_id(request.number)}: expected a worker number from 0 to {len(self.workers) - 1}"
+            )
+        return self.workers[number]
+
+    def _to_boundary(self, worker: Worker) -> None:
+        if not worker.at_boundary:
+            worker.at_boundary = True
+            heappush(self._boundary, worker.number)
+
+    def _start_passes(self, now_ms: float) -> None:
+        while self._boundary:
+            worker = self.workers[heappop(self._boundary)]
+            worker.at_boundary = False
+            end_ms = worker.engine.begin(now_ms)
+            if end_ms != INFINITE:
+                heappush(self._ends, (end_ms, worker.number))
+
+    def halt(self, now_ms: float, why: str) -> None:
+        """Stop for good: passes that end by now have happened, those in flight have not."""
+        self.record.interrupted = why
+        for worker in self.workers:
+            finished, remaining = worker.engine.halt(now_ms)
+            ends = worker.engine.passes.end_ms
+            for request in finished:
+                self._finish(worker, request, ends[-1])
+            for request in remaining:
+                if request.cancelled_ms <= now_ms:
+                    self._finish(worker, request, now_ms)
+                else:
+                    self._recorder.ended(request, Status.UNFINISHED, float("nan"))
+
+    def close(self) -> None:
+        """Write what the record says of the whole: integrals over time run to the last event that happened."""
+        end_ms = self.clock.now_ms
+        for columns in self.record.passes:
+            if columns.end_ms and columns.end_ms[-1] > end_ms:
+                end_ms = columns.end_ms[-1]
+        self.record.end_ms = end_ms
+        self.record.worker_ms = end_ms * len(self.workers)
+
+    def _describe_stall(self) -> str:
+        """Which requests wait for what."""
+        names = [self.workload.request_id(number) for number in list(self._live)[:NAMED_REQUESTS]]
+        more = len(self._live) - len(names)
+        who = ", ".join(names) + (f" and {more} more" if more > 0 else "")
+        waits = [
+            f"worker {worker.number}: {worker.engine.scheduler.describe_wait()}"
+            for worker in self.workers
+            if worker.num_requests
+        ]
+        return (
+            f"stalled at {self.clock.now_ms:.3f} ms: nothing can run, and requests {who} remain. " + "; ".join(waits)
+        )

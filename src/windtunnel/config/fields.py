@@ -1,0 +1,165 @@
+"""Every field of the schema by its dotted path, with what it accepts in words.
+
+Read from the schema itself, so that `--set`, error messages and documentation cannot drift from it. It decides how
+the text of a `--set` or a flag becomes a value and which field a misspelt one was meant to be; whether a value is
+acceptable is the schema's own business.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import Any
+
+import yaml
+
+from windtunnel.config.file import BAD_SCALAR, ConfigLoader
+from windtunnel.config.schema import LARGEST_INT, Config
+
+
+class ConfigField:
+    """One field, or one section of fields, of the configuration.
+
+    Attributes:
+        path: where it is, as in "engine.block_size".
+        is_section: whether it holds fields of its own.
+        expected: what it accepts besides null, in words that follow "expected".
+        choices: the values it accepts, if it is one of a few.
+        is_text: whether it accepts any text.
+        is_list: whether it accepts a list of texts.
+        nullable: whether it accepts null.
+        description: what it means.
+        default: what it is if not given; None also if it must be given, and for sections.
+    """
+
+    __slots__ = (
+        "choices",
+        "default",
+        "description",
+        "expected",
+        "is_list",
+        "is_section",
+        "is_text",
+        "nullable",
+        "path",
+    )
+
+    def __init__(self, path: str, definition: dict[str, Any], options: list[dict[str, Any]]) -> None:
+        self.path = path
+        values = [option for option in options if option.get("type") != "null"]
+        self.is_section = any("properties" in option for option in values)
+        self.nullable = len(values) < len(options)
+        self.choices = [choice for option in values for choice in _choices(option)]
+        self.is_list = any(option.get("type") == "array" for option in values)
+        self.is_text = not self.choices and any(option.get("type") == "string" for option in values)
+        self.description: str = definition.get("description", "")
+        self.default: object = definition.get("default")
+        words = list(dict.fromkeys(_in_words(option) for option in values))
+        self.expected = " or ".join(words)
+
+
+def found_in_words(value: object) -> str:
+    """A value of a user's configuration as an error message shows it: short, on one line, as YAML spells it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list | tuple):
+        return "a list"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _choices(definition: dict[str, Any]) -> list[Any]:
+    if "const" in definition:
+        return [definition["const"]]
+    return list(definition.get("enum", []))
+
+
+def _in_words(definition: dict[str, Any]) -> str:
+    choices = _choices(definition)
+    if choices:
+        return " or ".join(found_in_words(choice) for choice in choices)
+    if "properties" in definition:
+        return "a mapping of fields"
+    match definition.get("type"):
+        case "integer":
+            return "an integer" + _bounds_in_words(definition)
+        case "number":
+            return "a number" + _bounds_in_words(definition)
+        case "boolean":
+            return "true or false"
+        case "array":
+            return "text or a list of texts"
+        case _:
+            return "text"
+
+
+def _bounds_in_words(definition: dict[str, Any]) -> str:
+    low, high = definition.get("minimum"), definition.get("maximum")
+    if low is not None and high is not None and high < LARGEST_INT:
+        return f" from {low} to {high}"
+    bounds = []
+    if low is not None:
+        bounds.append(f"of at least {low}")
+    if "exclusiveMinimum" in definition:
+        bounds.append(f"above {definition['exclusiveMinimum']}")
+    if "exclusiveMaximum" in definition:
+        bounds.append(f"below {definition['exclusiveMaximum']}")
+    return " " + " and ".join(bounds) if bounds else ""
+
+
+def _collect(
+    prefix: str, properties: dict[str, Any], definitions: dict[str, Any], into: dict[str, ConfigField]
+) -> None:
+    for name, definition in properties.items():
+        path = prefix + name
+        options = [
+            definitions[option["$ref"].rsplit("/", 1)[-1]] if "$ref" in option else option
+            for option in definition.get("anyOf", [definition])
+        ]
+        into[path] = ConfigField(path, definition, options)
+        for option in options:
+            _collect(f"{path}.", option.get("properties", {}), definitions, into)
+
+
+def _all_fields() -> dict[str, ConfigField]:
+    schema = Config.model_json_schema()
+    fields: dict[str, ConfigField] = {}
+    _collect("", schema["properties"], schema["$defs"], fields)
+    return fields
+
+
+FIELDS = _all_fields()
+
+
+def closest_field(path: str) -> str:
+    """A hint for an error about an unknown path: the valid one it is most like, or the fields of its section."""
+    section, _, name = path.rpartition(".")
+    siblings = [p for p in FIELDS if p.rpartition(".")[0] == section]
+    same_name = [p for p in FIELDS if p.rpartition(".")[2] == name]
+    in_section = get_close_matches(path, siblings, n=1, cutoff=0.8)
+    by_name = {p.rpartition(".")[2]: p for p in FIELDS}
+    elsewhere = [by_name[match] for match in get_close_matches(name, by_name, n=1, cutoff=0.7)]
+    for match in (same_name, in_section, elsewhere, get_close_matches(path, FIELDS, n=1, cutoff=0.7)):
+        if match:
+            return f"did you mean '{match[0]}'?"
+    if not siblings:
+        siblings = [p for p in FIELDS if "." not in p]
+    return "expected one of " + ", ".join(f"'{p}'" for p in siblings)
+
+
+def parse_value(path: str, text: str) -> object:
+    """The value that `text` on a command line gives to the field `path`: YAML, except that text needs no quotes."""
+    field = FIELDS[path]
+    try:
+        value: object = yaml.load(text, ConfigLoader)  # a safe loader
+    except (yaml.YAMLError, *BAD_SCALAR):
+        return text
+    if not (field.is_text or field.is_list):
+        return value
+    quoted = text[:1] in ("'", '"')
+    if quoted or (value is None and field.nullable) or (field.is_list and isinstance(value, list)):
+        return value
+    return text

@@ -1,0 +1,181 @@
+"""Builds a configuration from its layers: defaults, then a file, then the command line.
+
+A later layer wins field by field. Fields that exclude each other replace each other: a trace on the command line
+takes the place of a synthetic load in the file. Two values for one field within the command line contradict each
+other and are an error.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from windtunnel.config.fields import FIELDS, closest_field, parse_value
+from windtunnel.config.file import ConfigDumper, ConfigFile, read_config_file
+from windtunnel.config.origins import Origins
+from windtunnel.config.schema import SAMPLE_TRACE, Config
+from windtunnel.errors import InputError
+
+_TRACE_ONLY = ("path", "format", "trace_block_size", "limit", "speedup")
+
+# What a field given on the command line, or any field below it, removes from the file: the two say the same thing.
+REPLACES: dict[str, tuple[str, ...]] = {
+    "workload.path": ("workload.synthetic",),
+    "workload.synthetic": tuple(f"workload.{name}" for name in _TRACE_ONLY),
+    "workload.synthetic.rate": ("workload.synthetic.interval_ms", "workload.concurrency"),
+    "workload.synthetic.interval_ms": ("workload.synthetic.rate", "workload.concurrency"),
+    "workload.concurrency": ("workload.synthetic.rate", "workload.synthetic.interval_ms", "workload.speedup"),
+    "workload.speedup": ("workload.concurrency",),
+}
+
+
+class Assignment:
+    """One field given on the command line.
+
+    Attributes:
+        path: the field, as in "engine.block_size".
+        value: what it becomes.
+        label: what gave it, as errors call it: "--workers", "--set engine.block_size".
+        text: how it was written, as errors quote it: "--workers 2".
+    """
+
+    __slots__ = ("label", "path", "text", "value")
+
+    def __init__(self, path: str, value: object, label: str, text: str) -> None:
+        self.path = path
+        self.value = value
+        self.label = label
+        self.text = text
+
+
+def parse_set(text: str) -> Assignment:
+    """The assignment that `--set path=value` makes.
+
+    Raises:
+        InputError: there is no `=`, or no field of that path.
+    """
+    path, equals, value = text.partition("=")
+    path = path.strip()
+    if not equals:
+        raise InputError(f"found '{text}', expected FIELD=VALUE such as engine.block_size=16", source="--set")
+    label = f"--set {path}"
+    if path not in FIELDS:
+        raise InputError(f"unknown field: {closest_field(path)}", source=label)
+    if FIELDS[path].is_section:
+        first = next(p for p in FIELDS if p.startswith(f"{path}."))
+        raise InputError(f"is a section, expected one of its fields, such as {first}", source=label)
+    return Assignment(path, parse_value(path, value.strip()), label, f"--set {text}")
+
+
+class LoadedConfig:
+    """A configuration and the origin of its fields.
+
+    Attributes:
+        config: the configuration.
+        origins: names the place of a field in errors that are found later.
+        is_sample: nobody named a load, so it is the sample trace.
+    """
+
+    __slots__ = ("config", "is_sample", "origins")
+
+    def __init__(self, config: Config, origins: Origins, is_sample: bool) -> None:
+        self.config = config
+        self.origins = origins
+        self.is_sample = is_sample
+
+
+def load_config(
+    file: ConfigFile | None = None,
+    assignments: Sequence[Assignment] = (),
+    *,
+    flags: Mapping[str, str] | None = None,
+    sample_workers: int | None = None,
+) -> LoadedConfig:
+    """The configuration that a file and a command line give together.
+
+    Args:
+        file: content of a configuration file.
+        assignments: fields given on the command line; they beat the file.
+        flags: the flag that sets each field, for errors about fields that nobody gave.
+        sample_workers: if neither names a load, replay the sample trace, on that many workers unless some are given.
+
+    Raises:
+        InputError: anything is wrong; `InvalidConfigError` if more than one thing is.
+    """
+    given = _by_path(assignments)
+    data: dict[str, Any] = copy.deepcopy(file.data) if file else {}
+    for path in given:
+        for replacing, replaced in REPLACES.items():
+            if path == replacing or path.startswith(f"{replacing}."):
+                for victim in replaced:
+                    _remove(data, victim)
+    for path, assignment in given.items():
+        _assign(data, path, assignment.value)
+    workload = data.get("workload") or {}
+    is_sample = (
+        sample_workers is not None
+        and isinstance(workload, dict)
+        and not workload.get("path")
+        and workload.get("synthetic") is None
+    )
+    if is_sample:
+        _assign(data, "workload.path", [SAMPLE_TRACE])
+        if isinstance(cluster := data.setdefault("cluster", {}), dict):
+            cluster.setdefault("workers", sample_workers)
+    origins = Origins(file, {path: assignment.label for path, assignment in given.items()}, flags)
+    try:
+        return LoadedConfig(Config.model_validate(data), origins, is_sample)
+    except ValidationError as error:
+        raise origins.explain(error) from None
+
+
+def load_config_file(path: str | Path) -> Config:
+    """The configuration in a YAML or JSON file; what it leaves out has its default.
+
+    Raises:
+        InputError: the file cannot be read, or anything in it is wrong.
+    """
+    return load_config(read_config_file(path)).config
+
+
+def dump_config(config: Config) -> str:
+    """A configuration as YAML that `load_config_file` reads back to an equal one. Fields that are null are left out."""
+    return yaml.dump(
+        config.model_dump(exclude_none=True), Dumper=ConfigDumper, sort_keys=False, allow_unicode=True, width=2**16
+    )
+
+
+def _by_path(assignments: Sequence[Assignment]) -> dict[str, Assignment]:
+    given: dict[str, Assignment] = {}
+    for assignment in assignments:
+        earlier = given.setdefault(assignment.path, assignment)
+        if earlier is not assignment and earlier.value != assignment.value:
+            raise InputError(f"{earlier.text} and {assignment.text} contradict each other")
+    return given
+
+
+def _assign(data: dict[str, Any], path: str, value: object) -> None:
+    *sections, name = path.split(".")
+    for section in sections:
+        inner = data.get(section)
+        if inner is None:
+            inner = data[section] = {}
+        if not isinstance(inner, dict):
+            return  # the schema reports what stands there instead of a section
+        data = inner
+    data[name] = value
+
+
+def _remove(data: dict[str, Any], path: str) -> None:
+    *sections, name = path.split(".")
+    for section in sections:
+        inner = data.get(section)
+        if not isinstance(inner, dict):
+            return
+        data = inner
+    data.pop(name, None)

@@ -1,0 +1,154 @@
+"""The decoding requests of an engine, which advance together.
+
+Every pass computes one token for each member, so one step counter serves all of them: a member's computed
+tokens are `base + step`. Which members need a new block at a step depends only on their base modulo the block
+size, so a ring of `block_size` counters says how many blocks any number of steps will take without looking at
+a member. A member is touched when it joins and when it leaves.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from heapq import heapify, heappop, heappush
+
+from windtunnel.engine.request import EngineRequest
+
+
+def _by_admission(request: EngineRequest) -> int:
+    return request.admission
+
+
+class DecodeGroup:
+    """Requests that decode one token in each pass.
+
+    Attributes:
+        size: number of members.
+        step: passes so far.
+        context_tokens: sum of the members' logical contexts in the next pass, the token it computes included.
+        last_admission: at least the highest admission number among the members; stale after leaves, which
+            only makes its reader careful.
+    """
+
+    __slots__ = ("_finish", "_ring", "_slots", "block_size", "context_tokens", "last_admission", "size", "step")
+
+    def __init__(self, block_size: int, track_slots: bool) -> None:
+        """`track_slots` keeps the members of each slot too, for owners that must order their blocks."""
+        self.block_size = block_size
+        self.size = 0
+        self.step = 0
+        self.context_tokens = 0
+        self.last_admission = 0
+        self._ring = [0] * block_size  # members whose next block opens at steps of this residue
+        self._slots: list[list[EngineRequest]] = [[] for _ in range(block_size if track_slots else 0)]
+        self._finish: list[tuple[int, int, EngineRequest]] = []
+
+    def join(self, request: EngineRequest) -> None:
+        """`request` decodes from the next pass on."""
+        computed = request.computed
+        base = computed - self.step
+        request.base = base
+        self.size += 1
+        self.context_tokens += computed + 1
+        slot = -base % self.block_size
+        self._ring[slot] += 1
+        if self._slots:
+            insort(self._slots[slot], request, key=_by_admission)
+        left = request.max_output_tokens - request.output_tokens
+        heappush(self._finish, (self.step + left, request.admission, request))
+        if request.admission > self.last_admission:
+            self.last_admission = request.admission
+
+    def leave(self, request: EngineRequest) -> None:
+        """Take a member out, its tokens brought up to date, except for its entry among the finish steps."""
+        self.size -= 1
+        computed = request.base + self.step
+        request.computed = computed
+        request.output_tokens = computed + 1 - request.prompt_tokens
+        self.context_tokens -= computed + 1
+        slot = -request.base % self.block_size
+        self._ring[slot] -= 1
+        if self._slots:
+            self._slots[slot].remove(request)
+
+    def forget(self, request: EngineRequest) -> None:
+        """Drop the finish entry of a member that left before its end. O(members)."""
+        self._finish = [entry for entry in self._finish if entry[2] is not request]
+        heapify(self._finish)
+
+    def dissolve(self) -> None:
+        """Drop all finish entries; every member has left."""
+        self._finish.clear()
+        self.last_admission = 0
+
+    def steps_to_finish(self) -> int:
+        """Passes until the first member is done; there must be one."""
+        return self._finish[0][0] - self.step
+
+    def pop_finished(self) -> EngineRequest | None:
+        """A member whose last token is computed, in batch order; None if there is none left."""
+        if self._finish and self._finish[0][0] == self.step:
+            return heappop(self._finish)[2]
+        return None
+
+    def blocks_next(self) -> int:
+        """Blocks that the next pass takes."""
+        return self._ring[self.step % self.block_size]
+
+    def blocks_for(self, passes: int) -> int:
+        """Blocks that the next `passes` passes take."""
+        bs = self.block_size
+        whole = passes // bs
+        need = whole * self.size
+        start = self.step % bs
+        stop = start + passes - whole * bs
+        if stop > start:
+            need += sum(self._ring[start:stop])
+            if stop > bs:
+                need += sum(self._ring[: stop - bs])
+        return need
+
+    def passes_within(self, free_blocks: int, limit: int) -> int:
+        """The most passes, up to `limit`, that `free_blocks` free blocks cover."""
+        decodes = self.size
+        bs = self.block_size
+        if decodes * (limit // bs + 1) <= free_blocks:
+            return limit
+        # every bs passes take one block a member: whole cycles fit for certain, then at most one more is scanned
+        fits = free_blocks // decodes * bs
+        if fits >= limit:
+            return limit
+        left = free_blocks % decodes
+        step = self.step
+        while fits < limit:
+            left -= self._ring[(step + fits) % bs]
+            if left < 0:
+                break
+            fits += 1
+        return fits
+
+    def unfilled_tokens(self) -> int:
+        """Tokens that would fill the last block of each member, over all members. O(block_size)."""
+        bs = self.block_size
+        step = self.step
+        total = 0
+        for slot, members in enumerate(self._ring):
+            if members:
+                total += members * ((slot - step) % bs)
+        return total
+
+    # --- for owners that take and hash blocks in batch order
+
+    def openers(self) -> list[EngineRequest]:
+        """Members whose next token opens a block, in batch order. Needs `track_slots`."""
+        return self._slots[self.step % self.block_size]
+
+    def closers(self) -> list[EngineRequest]:
+        """Members whose next token fills a block, in batch order; at block size 1 the same list as `openers`."""
+        return self._slots[(self.step + 1) % self.block_size]
+
+    def busy_steps(self) -> list[int]:
+        """Ascending offsets, within one cycle of block_size passes, of those that open or fill a block."""
+        bs = self.block_size
+        first = self.step
+        ring = self._ring
+        return sorted((slot - first) % bs for slot in range(bs) if ring[slot] or ring[(slot + 1) % bs])

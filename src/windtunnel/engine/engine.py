@@ -1,0 +1,209 @@
+"""The pass loop that all engines share: one scheduler, one KV cache, one clock of passes.
+
+An engine is idle or has something in flight: a single pass, or a run of passes that only decode. What is in
+flight is planned, not done. A pass chooses its batch and takes its blocks when it begins; tokens, completions
+and freed blocks exist when it ends. A run is priced in one call, can be cut at any pass boundary while it is
+in flight, and is committed when it ends. Single passes and runs give the same record, bit for bit.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from typing import Protocol
+
+import numpy as np
+
+from windtunnel.engine.kv.block_pool import BlockPool
+from windtunnel.engine.request import EngineRequest
+from windtunnel.record.columns import PassColumns
+from windtunnel.timing.base import PassShape, TimingModel
+
+INFINITE = float("inf")
+MAX_PLANNED_PASSES = 2048  # a run that may be cut is not priced further ahead than this
+LOOP_PASSES = 8  # shorter runs are priced pass by pass: cheaper than one call on arrays
+
+
+class Scheduler(Protocol):
+    """What an engine needs from the scheduler it models; see `VllmScheduler` for the meaning of each."""
+
+    pool: BlockPool
+    finished: list[EngineRequest]
+
+    @property
+    def num_waiting(self) -> int: ...
+    @property
+    def num_running(self) -> int: ...
+    def limit_output(self, prompt_tokens: int, output_tokens: int) -> int: ...
+    def refusal_at_submission(self, prompt_tokens: int, output_tokens: int) -> str: ...
+    def submit(self, request: EngineRequest) -> None: ...
+    def abort(self, request: EngineRequest, now_ms: float) -> None: ...
+    def may_admit(self) -> bool: ...
+    def decode_passes(self) -> int: ...
+    def decode_load(self) -> tuple[int, int]: ...
+    def commit_decodes(self, passes: int) -> None: ...
+    def blocks_for(self, passes: int) -> int: ...
+    def schedule(self, now_ms: float) -> PassShape | None: ...
+    def conclude(self, start_ms: float) -> None: ...
+    def physical_tokens(self) -> int: ...
+    def settle(self, now_ms: float) -> list[EngineRequest]: ...
+    def describe_wait(self) -> str: ...
+
+
+class Engine:
+    """One scheduler on a clock.
+
+    Call `begin` when the engine is idle and may have work, `end` at the time it returned; in between `submit`,
+    `cancel` and `cut` may bring that time forward. Times are virtual ms and never go back.
+
+    Attributes:
+        scheduler: the queue, the batch and the KV cache.
+        passes: the record of its passes.
+        end_ms: when what is in flight ends; infinite when idle.
+    """
+
+    def __init__(self, scheduler: Scheduler, timing: TimingModel, passes: PassColumns) -> None:
+        self.scheduler = scheduler
+        self.timing = timing
+        self.passes = passes
+        self.end_ms = INFINITE
+        self._start_ms = 0.0
+        self._ends: array[float] = array("d")  # of the passes in flight
+        self._planned = 0  # how many of them are still meant to happen
+        self._run = False
+        self._leaving: list[EngineRequest] = []  # cancelled while something was in flight
+
+    def submit(self, request: EngineRequest, now_ms: float) -> float:
+        """Queue a request; returns the end of what is in flight, which a run gives up for an admission."""
+        self.scheduler.submit(request)
+        if self._run and self.scheduler.may_admit():
+            return self.cut(now_ms)
+        return self.end_ms
+
+    def cancel(self, request: EngineRequest, now_ms: float) -> float:
+        """The client of a request gives up; it leaves at the next pass boundary, which is returned.
+
+        Tokens of the pass in flight do not reach it. When idle it leaves at once.
+        """
+        request.cancelled_ms = now_ms
+        if self.end_ms == INFINITE:
+            self.scheduler.abort(request, now_ms)
+            return now_ms
+        self._leaving.append(request)
+        return self.cut(now_ms)
+
+    def begin(self, now_ms: float) -> float:
+        """Start a pass or a run of decodes; returns when it ends, infinite if nothing can run."""
+        scheduler = self.scheduler
+        passes = scheduler.decode_passes()
+        if passes:
+            if passes > MAX_PLANNED_PASSES:
+                passes = MAX_PLANNED_PASSES
+            self._ends = self._price_run(passes, now_ms)
+            self._run = True
+        else:
+            shape = scheduler.schedule(now_ms)
+            if shape is None:
+                return INFINITE
+            if self.timing.needs_physical_context:
+                shape.physical_context_tokens = scheduler.physical_tokens()
+            passes = 1
+            self._ends = array("d", (now_ms + self.timing.price_pass_ms(shape),))
+            self._run = False
+        self._planned = passes
+        self._start_ms = now_ms
+        self.end_ms = self._ends[-1]
+        return self.end_ms
+
+    def cut(self, now_ms: float) -> float:
+        """End a run with the pass in flight now; returns the end of what is in flight."""
+        if self._run:
+            reach = bisect_left(self._ends, now_ms) + 1
+            if reach < self._planned:
+                self._planned = reach
+                self.end_ms = self._ends[reach - 1]
+                self.passes.cuts += 1
+        return self.end_ms
+
+    def end(self) -> list[EngineRequest]:
+        """What is in flight has ended: commit it. Returns the requests that completed, in batch order.
+
+        A request that was cancelled meanwhile is among them if it completed; its `cancelled_ms` tells.
+        """
+        self._commit(self._planned)
+        finished = self.scheduler.finished
+        self.scheduler.finished = []
+        if self._leaving:
+            now_ms = self.passes.end_ms[-1]
+            for request in self._leaving:
+                if request not in finished:
+                    self.scheduler.abort(request, now_ms)
+                    finished.append(request)
+            self._leaving = []
+        return finished
+
+    def halt(self, now_ms: float) -> tuple[list[EngineRequest], list[EngineRequest]]:
+        """Stop for good: passes that end by now_ms have happened, the one in flight has not.
+
+        Returns the requests that still completed or left, and those that remain, in the order of the queue.
+        """
+        finished: list[EngineRequest] = []
+        if self.end_ms != INFINITE:
+            done = bisect_right(self._ends, now_ms, 0, self._planned)
+            if done == self._planned:
+                finished = self.end()
+            elif self._run and done:
+                self._commit(done)
+            self.end_ms = INFINITE
+        at_ms = self.passes.end_ms[-1] if self.passes.end_ms else now_ms
+        return finished, self.scheduler.settle(min(at_ms, now_ms))
+
+    def free_blocks(self, now_ms: float) -> int:
+        """KV blocks that nobody holds at now_ms, also inside a run."""
+        free = self.scheduler.pool.free_blocks
+        if self._run and self.end_ms != INFINITE:
+            started = bisect_left(self._ends, now_ms) + 1
+            free -= self.scheduler.blocks_for(min(started, self._planned))
+        return free
+
+    def _price_run(self, passes: int, now_ms: float) -> array[float]:
+        """Ends of the next `passes` passes of decodes."""
+        timing = self.timing
+        decodes, context = self.scheduler.decode_load()
+        physical = self.scheduler.physical_tokens() + decodes if timing.needs_physical_context else -1
+        ends = array("d")
+        if passes <= LOOP_PASSES:
+            end = now_ms
+            shape = PassShape(decodes, context)
+            shape.physical_context_tokens = physical
+            for _ in range(passes):
+                end += timing.price_pass_ms(shape)
+                ends.append(end)
+                shape.decode_context_tokens += decodes
+                shape.sampled_context_tokens += decodes
+                if physical >= 0:
+                    shape.physical_context_tokens += decodes
+            return ends
+        column = timing.price_run_ms(decodes, context, physical, passes)
+        column[0] += now_ms
+        np.add.accumulate(column, out=column)  # a running sum in order, as the loop makes it
+        ends.frombytes(column.tobytes())
+        return ends
+
+    def _commit(self, done: int) -> None:
+        passes = self.passes
+        ends = passes.end_ms
+        planned = self._ends
+        if not ends or ends[-1] != self._start_ms:
+            passes.idle_pass.append(len(ends))
+            passes.idle_until_ms.append(self._start_ms)
+        ends.extend(planned if done == len(planned) else planned[:done])
+        self.end_ms = INFINITE
+        if self._run:
+            passes.decode_runs += 1
+            passes.passes_in_runs += done
+            self.scheduler.commit_decodes(done)
+            self._run = False
+        else:
+            passes.single_passes += 1
+            self.scheduler.conclude(self._start_ms)

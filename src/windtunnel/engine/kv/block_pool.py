@@ -1,0 +1,193 @@
+"""vLLM's block pool: which blocks a request gets, and which cached block is evicted for them.
+
+Rules of vLLM 0.33 (docs/fidelity.md): a hit takes the first cached copy; a table is freed tail first; freed
+blocks without a hash are reused before any other, then hashed ones in the order they were freed. The pool
+works on spans of blocks and makes exactly the decisions of a pool that handles them one by one. Blocks without
+a hash have no identity: those held are `owned - hashed` of a table, those free are the number `blank`.
+"""
+
+from __future__ import annotations
+
+from windtunnel.engine.kv.events import CacheEvent
+from windtunnel.engine.kv.prefix_tree import Match, PrefixTree, Span
+from windtunnel.workload.content import Content
+
+
+class BlockTable:
+    """The blocks of one request: the hashed ones as spans, then `owned - hashed` without a hash.
+
+    Attributes:
+        content: the tokens in them.
+        spans, counts: held spans, and the number of blocks of each when it was written. A span that was split
+            since holds fewer; the others follow along its `rest`.
+    """
+
+    __slots__ = ("content", "counts", "hashed", "owned", "spans")
+
+    def __init__(self, content: Content) -> None:
+        self.content = content
+        self.spans: list[Span] = []
+        self.counts: list[int] = []
+        self.hashed = 0
+        self.owned = 0
+
+
+class BlockPool:
+    """All KV blocks of an engine.
+
+    Attributes:
+        num_blocks: usable blocks.
+        tree: the cached ones by content.
+        blank: free blocks without a hash, which are used first.
+        idle: free blocks with a hash, in the queue.
+        events: what happened since the owner last cleared it, if `log_events`.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int, caching: bool, log_events: bool) -> None:
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.caching = caching
+        self.tree = PrefixTree(block_size)
+        self.blank = num_blocks
+        self.idle = 0
+        self.queue = Span(self.tree.root)  # a ring: queue.after is evicted next
+        self.log_events = log_events and caching
+        self.events: list[CacheEvent] = []
+
+    @property
+    def free_blocks(self) -> int:
+        """Blocks that nobody holds."""
+        return self.blank + self.idle
+
+    def match(self, content: Content, limit_blocks: int) -> Match:
+        """The cached prefix of `content`, at most `limit_blocks` blocks. Changes nothing."""
+        if not self.caching:
+            return Match()
+        return self.tree.match(content, limit_blocks)
+
+    def hold(self, table: BlockTable, match: Match) -> None:
+        """Give an empty table the blocks of a match; they leave the free queue."""
+        path = match.path
+        if not path:
+            return
+        last = path[-1]
+        if match.partial < last.size:
+            path[-1] = self.tree.split(last, match.partial)
+        for node in path:
+            span = node.copies[0]
+            size = node.size
+            if span.ref == 0:
+                self._unlink(span)
+                self.idle -= size
+            span.ref += 1
+            table.spans.append(span)
+            table.counts.append(size)
+            table.hashed += size
+        table.owned = table.hashed
+
+    def store(self, table: BlockTable, upto: int) -> None:
+        """Hash blocks [hashed, upto) of a table: they can be hit from now on."""
+        content = table.content
+        at = table.hashed
+        if self.log_events:
+            self.events.append(CacheEvent(True, content, at, upto))
+        table.hashed = upto
+        spans = table.spans
+        counts = table.counts
+        tree = self.tree
+        node = tree.root
+        if spans:
+            tip = self._tip(table)
+            node = tip.node
+            if tip.ref == 1 and not node.children and len(node.copies) == 1:
+                # nobody else can tell: grow in place. The old content may go on differently beyond the old end.
+                node.size += upto - at
+                node.content = content
+                counts[-1] += upto - at
+                return
+        while at < upto:
+            child = tree.child_for(node, content, at, upto)
+            span = Span(child)
+            span.ref = 1
+            child.copies.append(span)
+            spans.append(span)
+            counts.append(child.size)
+            at += child.size
+            node = child
+
+    def take(self, count: int) -> None:
+        """Take `count` free blocks, which there must be; those with a hash are evicted."""
+        blank = self.blank
+        if count <= blank:
+            self.blank = blank - count
+            return
+        count -= blank
+        self.blank = 0
+        self.idle -= count
+        queue = self.queue
+        while count > 0:
+            span = queue.after
+            node = span.node
+            size = node.size
+            if len(node.copies) == 1:
+                if count < size:  # the tail of the only copy: the node shrinks
+                    node.size = size - count
+                    if self.log_events:
+                        self.events.append(
+                            CacheEvent(False, node.content, node.depth + size - count, node.depth + size)
+                        )
+                    return
+                self.tree.remove(node)
+            elif count < size:  # other copies stay whole: only the lower part loses this one
+                self.tree.split(node, size - count)
+                span = queue.after
+                size = count
+            if self.log_events:
+                self.events.append(CacheEvent(False, node.content, node.depth, node.depth + size))
+            node.copies.remove(span)
+            self._unlink(span)
+            count -= size
+
+    def release(self, table: BlockTable) -> None:
+        """Give up all blocks of a table: hashed ones tail first to the back of the queue, the others to its front."""
+        spans = table.spans
+        counts = table.counts
+        self.blank += table.owned - table.hashed
+        queue = self.queue
+        while spans:
+            span = spans[-1]
+            if counts[-1] > span.node.size:
+                span = self._tip(table)
+            spans.pop()
+            counts.pop()
+            span.ref -= 1
+            if span.ref == 0:
+                self.idle += span.node.size
+                last = queue.before
+                span.before = last
+                span.after = queue
+                last.after = span
+                queue.before = span
+        table.hashed = 0
+        table.owned = 0
+
+    def _tip(self, table: BlockTable) -> Span:
+        """The span of the last hashed block; rewrites the table's last entry if it was split since."""
+        span = table.spans[-1]
+        count = table.counts[-1]
+        while count > span.node.size:
+            size = span.node.size
+            table.counts[-1] = size
+            count -= size
+            rest = span.rest
+            assert rest is not None
+            span = rest
+            table.spans.append(span)
+            table.counts.append(count)
+        return span
+
+    def _unlink(self, span: Span) -> None:
+        before = span.before
+        after = span.after
+        before.after = after
+        after.before = before

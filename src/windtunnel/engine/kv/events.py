@@ -1,0 +1,21 @@
+"""What a KV cache publishes when blocks become findable or are evicted.
+
+An event names blocks by content, not by hash or id; whoever needs those makes them at the edge. vLLM
+publishes one event per physical copy, so an index of events must count copies.
+"""
+
+from __future__ import annotations
+
+from windtunnel.workload.content import Content
+
+
+class CacheEvent:
+    """Blocks [first, end) of `content` were stored, in ascending order, or removed, in descending order."""
+
+    __slots__ = ("content", "end", "first", "stored")
+
+    def __init__(self, stored: bool, content: Content, first: int, end: int) -> None:
+        self.stored = stored
+        self.content = content
+        self.first = first
+        self.end = end

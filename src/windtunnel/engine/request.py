@@ -1,0 +1,175 @@
+"""An engine's view of one request: what it still has to compute, and where its time went so far."""
+
+from __future__ import annotations
+
+from windtunnel.engine.kv.block_pool import BlockTable
+from windtunnel.workload.content import Content, output_origin
+
+NAN = float("nan")
+
+
+class EngineRequest:
+    """A request at an engine.
+
+    Attributes:
+        number: its number in the workload; `origin` is the content origin of its output.
+        prompt_tokens, max_output_tokens: what it asks for; the output is already cut to the model's length.
+        table: its KV blocks; the content holds the prompt, then all the output to come.
+        output_tokens: tokens emitted. While decoding this lags behind and follows from the decode group.
+        computed: tokens whose KV is computed; while decoding it is base + step of the group.
+        decoding: a member of the decode group.
+        admission: number of its last admission, which is its place in the batch.
+        first_pass, last_pass: passes that emitted its first and last token, -1 before.
+        emitting_from: while decoding, the pass from which on it emits a token in each.
+        breaks: (last pass before, first pass after) of each stretch without a token.
+        cancelled_ms: when its client gave up, NaN if it did not (no time is greater than that).
+        marker_ms: up to when its time is accounted for in the `_ms` fields that follow.
+        recovering: preempted, and what was lost is not recomputed yet: up to position `lost`.
+    """
+
+    __slots__ = (
+        "admission",
+        "arrival_ms",
+        "base",
+        "breaks",
+        "cancelled_ms",
+        "computed",
+        "decode_ms",
+        "decoding",
+        "emitting_from",
+        "first_admit_ms",
+        "first_pass",
+        "hit_tokens",
+        "last_pass",
+        "lost",
+        "marker_ms",
+        "max_output_tokens",
+        "number",
+        "origin",
+        "output_tokens",
+        "preempted_ms",
+        "preemptions",
+        "prefill_ms",
+        "prompt_tokens",
+        "queued_ms",
+        "recovering",
+        "reused_tokens",
+        "stalled_ms",
+        "table",
+    )
+
+    def __init__(
+        self, number: int, content: Content, prompt_tokens: int, max_output_tokens: int, arrival_ms: float
+    ) -> None:
+        self.number = number
+        self.origin = output_origin(number)
+        self.table = BlockTable(content)
+        self.prompt_tokens = prompt_tokens
+        self.max_output_tokens = max_output_tokens
+        self.output_tokens = 0
+        self.computed = 0
+        self.decoding = False
+        self.base = 0
+        self.admission = 0
+        self.hit_tokens = 0
+        self.reused_tokens = 0
+        self.preemptions = 0
+        self.arrival_ms = arrival_ms
+        self.first_admit_ms = NAN
+        self.first_pass = -1
+        self.last_pass = -1
+        self.emitting_from = -1
+        self.breaks: list[tuple[int, int]] = []
+        self.cancelled_ms = NAN
+        self.marker_ms = arrival_ms
+        self.queued_ms = 0.0
+        self.prefill_ms = 0.0
+        self.stalled_ms = 0.0
+        self.preempted_ms = 0.0
+        self.decode_ms = 0.0
+        self.recovering = False
+        self.lost = 0
+
+    @property
+    def emitted_tokens(self) -> int:
+        """Tokens that reached its client, from the passes that emitted them."""
+        if self.first_pass < 0:
+            return 0
+        tokens = self.last_pass - self.first_pass + 1
+        for before, after in self.breaks:
+            tokens -= after - before - 1
+        return tokens
+
+    @property
+    def admitted(self) -> bool:
+        """Whether it was ever scheduled."""
+        return self.first_admit_ms == self.first_admit_ms
+
+    def note_admission(self, now_ms: float, hit_tokens: int) -> None:
+        """A pass that starts now schedules it, with `hit_tokens` found in the cache."""
+        if not self.admitted:
+            self.first_admit_ms = now_ms
+            self.hit_tokens = hit_tokens
+            self.queued_ms += now_ms - self.marker_ms
+            self.marker_ms = now_ms
+        else:
+            self.note_wait(now_ms)
+        if hit_tokens > self.reused_tokens:
+            self.reused_tokens = hit_tokens
+
+    def note_wait(self, until_ms: float) -> None:
+        """It did nothing up to until_ms."""
+        if until_ms > self.cancelled_ms:
+            until_ms = self.cancelled_ms
+        waited_ms = until_ms - self.marker_ms
+        if not self.admitted:
+            self.queued_ms += waited_ms
+        elif self.recovering:
+            self.preempted_ms += waited_ms
+        else:
+            self.stalled_ms += waited_ms
+        self.marker_ms = until_ms
+
+    def note_chunk(self, start_ms: float, end_ms: float) -> None:
+        """A pass from start_ms to end_ms computed a chunk of it, up to `computed`."""
+        if self.marker_ms != start_ms:
+            self.note_wait(start_ms)
+        if end_ms > self.cancelled_ms:
+            end_ms = self.cancelled_ms
+        if self.recovering:
+            self.preempted_ms += end_ms - start_ms
+            self.recovering = self.computed < self.lost
+        else:
+            self.prefill_ms += end_ms - start_ms
+        self.marker_ms = end_ms
+
+    def note_decodes(self, until_ms: float) -> None:
+        """It decoded in every pass up to until_ms."""
+        if until_ms > self.cancelled_ms:
+            until_ms = self.cancelled_ms
+        self.decode_ms += until_ms - self.marker_ms
+        self.marker_ms = until_ms
+
+    def note_preemption(self, now_ms: float) -> None:
+        """A pass that starts now takes its blocks. Its tokens must be up to date."""
+        self.note_wait(now_ms)
+        self.preemptions += 1
+        if not self.recovering:
+            self.recovering = True
+            self.lost = 0
+        # the last token emitted was never computed, but the next one needs it
+        lost = self.prompt_tokens + self.output_tokens if self.output_tokens else self.computed
+        if lost > self.lost:
+            self.lost = lost
+
+    def note_tokens(self, first_pass: int, last_pass: int, end_ms: float) -> None:
+        """It emitted one token in each pass of [first_pass, last_pass]; the last one ended at end_ms."""
+        if end_ms > self.cancelled_ms:  # nobody was there to receive the last one
+            last_pass -= 1
+            if last_pass < first_pass:
+                return
+        if self.first_pass < 0:
+            self.first_pass = first_pass
+        elif first_pass != self.last_pass + 1:
+            self.breaks.append((self.last_pass, first_pass))
+        self.last_pass = last_pass

@@ -1,0 +1,620 @@
+"""What vLLM v1's scheduler decides in one pass: synchronous, first come first served, without speculation.
+
+There is no prefill or decode phase, only tokens to compute: running requests come first, in the order of their
+admission, then waiting ones while the token budget, the batch and the KV blocks allow. Rules of vLLM 0.33, as
+recorded pass by pass in tests/golden; docs/fidelity.md lists them. A pass comes in two forms that decide the same.
+`_schedule_group` treats all decodes as one group, which is legal if every decode gets its token whatever else
+happens; `_schedule_singly` is the textbook loop over requests, with preemption. Prices are not this file's business.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Protocol
+
+from windtunnel.config.schema import VllmConfig
+from windtunnel.engine.decode_group import DecodeGroup
+from windtunnel.engine.kv.block_pool import BlockPool
+from windtunnel.engine.kv.prefix_tree import Match
+from windtunnel.engine.request import EngineRequest
+from windtunnel.record.columns import PassColumns
+from windtunnel.timing.base import PassShape
+from windtunnel.workload.content import Content
+
+UNLIMITED_TOKENS = 1 << 60
+
+
+class PassObserver(Protocol):
+    """Told of every decision, pass by pass. For tests: it makes runs of decodes walk their passes."""
+
+    def on_admission(self, request: EngineRequest, hit_tokens: int) -> None: ...
+
+    def on_preemption(self, victim: EngineRequest, requester: EngineRequest) -> None: ...
+
+    def on_refusal(self, head: EngineRequest, hit_tokens: int, free_blocks: int) -> None:
+        """The head of the queue does not fit in the free blocks."""
+        ...
+
+    def on_scheduled(self, rows: list[tuple[EngineRequest, int, int]]) -> None:
+        """The batch in order: request, tokens computed before, tokens of this pass. Empty if nothing can run."""
+        ...
+
+    def on_concluded(self) -> None:
+        """The pass has ended and its output is processed."""
+        ...
+
+
+class VllmScheduler:
+    """The queue, the running batch and the KV blocks of one engine.
+
+    Attributes:
+        waiting: requests to admit, in order; a preempted one is put in front.
+        running: the batch, by admission number and so in the order of admission.
+        finished: requests that ended since the owner last took the list.
+        pool: the KV blocks.
+    """
+
+    def __init__(self, config: VllmConfig, passes: PassColumns, publish_events: bool = False) -> None:
+        """`passes` are the engine's pass columns, where ends of passes are read; `publish_events` keeps the KV
+        events of each pass in `pool.events`, in the order in which vLLM publishes them."""
+        self.block_size = config.block_size
+        self.max_num_seqs = config.max_num_seqs
+        self.max_num_batched_tokens = config.max_num_batched_tokens
+        self.max_model_len = config.max_model_len or UNLIMITED_TOKENS
+        self.chunked = config.enable_chunked_prefill
+        self.caching = config.enable_prefix_caching
+        self.threshold_tokens = config.long_prefill_token_threshold
+        self.threshold_adaptive = config.long_prefill_token_threshold_adaptive
+        self.watermark_blocks = config.watermark_blocks
+        self.reserve_full_isl = config.scheduler_reserve_full_isl
+        self.fast_forward = config.fast_forward
+        self.passes = passes
+        self.pool = BlockPool(config.num_gpu_blocks, config.block_size, config.enable_prefix_caching, publish_events)
+        self.ordered_blocks = self.pool.log_events
+        self.observer: PassObserver | None = None
+        self.waiting: deque[EngineRequest] = deque()
+        self.running: dict[int, EngineRequest] = {}
+        self.finished: list[EngineRequest] = []
+        self._group = DecodeGroup(config.block_size, self.ordered_blocks)
+        self._prefilling: list[EngineRequest] = []  # those of `running` that do not decode, in that order
+        self._grouped = True  # false while a pass that goes request by request is in flight
+        self._head_refused = False  # ... and nothing that could help has happened since
+        self._admissions = 0
+        self._by_output: dict[int, EngineRequest] = {}  # live requests by the origin of their output
+        self._chunks: list[EngineRequest] = []  # of the pass in flight, in batch order
+        self._rows: list[EngineRequest] = []  # ... all of its requests, when it goes request by request
+        self._decoders: list[EngineRequest] = []  # ... and the members that the group had before
+
+    # --- the front end
+
+    def limit_output(self, prompt_tokens: int, output_tokens: int) -> int:
+        """Output tokens a request may have: the model's length ends it early."""
+        return min(output_tokens, max(self.max_model_len - prompt_tokens, 0))
+
+    def refusal_at_submission(self, prompt_tokens: int, output_tokens: int) -> str:
+        """Why a request can never be served, with the smallest setting that would serve it; "" if it can.
+
+        vLLM itself would wait forever or crash on some of these.
+        """
+        if prompt_tokens >= self.max_model_len:
+            return (
+                f"prompt of {prompt_tokens} tokens does not fit max_model_len {self.max_model_len}: "
+                f"it needs at least {prompt_tokens + 1}"
+            )
+        if not self.chunked and prompt_tokens > self.max_num_batched_tokens:
+            return (
+                f"prompt of {prompt_tokens} tokens does not fit a pass without chunked prefill: "
+                f"it needs max_num_batched_tokens of at least {prompt_tokens}"
+            )
+        longest = min(prompt_tokens + max(output_tokens, 1), self.max_model_len) - 1  # the last token is not computed
+        blocks = -(-longest // self.block_size)
+        if blocks > self.pool.num_blocks:
+            return (
+                f"{prompt_tokens} prompt and {output_tokens} output tokens need {blocks} KV blocks of "
+                f"{self.block_size} tokens: num_gpu_blocks is {self.pool.num_blocks} and must be at least {blocks}"
+            )
+        return ""
+
+    def submit(self, request: EngineRequest) -> None:
+        """Put a request at the end of the queue."""
+        if not self.waiting or self.threshold_adaptive:  # a new head, or a smaller chunk for the old one
+            self._head_refused = False
+        self.waiting.append(request)
+        self._by_output[request.origin] = request
+
+    def abort(self, request: EngineRequest, now_ms: float) -> None:
+        """Take a request out between two passes; its time is accounted for up to then."""
+        if self.running.get(request.admission) is request:
+            if request.decoding:
+                self._leave_group(request, now_ms)
+                self._group.forget(request)
+                request.decoding = False
+            else:
+                self._prefilling.remove(request)
+                request.note_wait(now_ms)
+            del self.running[request.admission]
+            self.pool.release(request.table)
+        else:
+            self.waiting.remove(request)
+            request.note_wait(now_ms)
+        self._head_refused = False
+        del self._by_output[request.origin]
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self.waiting)
+
+    @property
+    def num_running(self) -> int:
+        return len(self.running)
+
+    def settle(self, now_ms: float) -> list[EngineRequest]:
+        """The simulation stops: bring all requests up to date and return them, running before waiting."""
+        for request in self.running.values():
+            if request.decoding and self._grouped:
+                self._leave_group(request, now_ms)
+            elif request.marker_ms < now_ms:
+                request.note_wait(now_ms)
+        for request in self.waiting:
+            if request.marker_ms < now_ms:
+                request.note_wait(now_ms)
+        return [*self.running.values(), *self.waiting]
+
+    def describe_wait(self) -> str:
+        """What the head of the queue waits for, for the error that is raised when nothing can run."""
+        if not self.waiting:
+            return "nothing waits"
+        head = self.waiting[0]
+        match, tokens = self._head_chunk(head, self._chunk_cap())
+        total = head.prompt_tokens + head.output_tokens
+        return (
+            f"{len(self.waiting)} waiting behind request {head.number}, which has {total} tokens to compute, "
+            f"{match.blocks * self.block_size} of them cached, and asks for {tokens} of a budget of "
+            f"{self.max_num_batched_tokens}; {self.pool.free_blocks} of {self.pool.num_blocks} KV blocks are free"
+        )
+
+    # --- runs of decodes
+
+    def may_admit(self) -> bool:
+        """Whether the next pass could admit a request, as far as budget, batch and past refusals tell."""
+        decodes = self._group.size
+        return (
+            bool(self.waiting)
+            and not self._head_refused
+            and decodes < self.max_num_batched_tokens
+            and decodes < self.max_num_seqs
+        )
+
+    def decode_passes(self) -> int:
+        """Passes ahead that decode one token for every running request and do nothing else.
+
+        They end at the first completion, and before a pass that the free blocks do not cover.
+        """
+        decodes = self._group.size
+        if not decodes or self._prefilling or decodes > self.max_num_batched_tokens or self.may_admit():
+            return 0
+        limit = self._group.steps_to_finish() if self.fast_forward else 1
+        return self._group.passes_within(self.pool.free_blocks, limit)
+
+    def decode_load(self) -> tuple[int, int]:
+        """Number of decodes of the next pass and the sum of their logical contexts."""
+        return self._group.size, self._group.context_tokens
+
+    def commit_decodes(self, passes: int) -> None:
+        """Do what `decode_passes` announced, up to `passes` of them, whose ends are recorded."""
+        group = self._group
+        if self.ordered_blocks or self.observer is not None:
+            self._walk_decodes(passes)
+        else:
+            self.pool.take(group.blocks_for(passes))
+            group.step += passes
+            group.context_tokens += passes * group.size
+        self._complete_decodes()
+        if self.observer is not None:
+            self.observer.on_concluded()
+
+    def blocks_for(self, passes: int) -> int:
+        """KV blocks that the next `passes` passes of a run of decodes take."""
+        return self._group.blocks_for(passes)
+
+    def _walk_decodes(self, passes: int) -> None:
+        """Take and hash blocks in the order of passes and requests, visiting only passes that do either."""
+        group = self._group
+        observer = self.observer
+        bs = self.block_size
+        first = group.step
+        decodes = group.size
+        busy = group.busy_steps() if observer is None else list(range(bs))
+        for cycle in range(0, passes, bs):
+            for offset in busy:
+                done = cycle + offset
+                if done >= passes:
+                    break
+                group.context_tokens += (first + done - group.step) * decodes
+                group.step = first + done
+                rows = [] if observer is None else [(r, r.base + group.step, 1) for r in self.running.values()]
+                self._decode_step()
+                if observer is not None:
+                    self._observe_refusal(observer)
+                    observer.on_scheduled(rows)
+                    if done + 1 < passes:
+                        observer.on_concluded()
+        group.context_tokens += (first + passes - group.step) * decodes
+        group.step = first + passes
+
+    def _decode_step(self) -> None:
+        """One pass of the group: the blocks of one token for each member."""
+        group = self._group
+        pool = self.pool
+        decodes = group.size
+        if not self.ordered_blocks:
+            need = group.blocks_next()
+            if need:
+                pool.take(need)
+            group.step += 1
+            group.context_tokens += decodes
+            return
+        openers = group.openers()
+        closers = group.closers()
+        order = openers
+        if closers is not openers and closers:
+            order = sorted(openers + closers, key=lambda request: request.admission) if openers else closers
+        step = group.step
+        group.step = step + 1
+        group.context_tokens += decodes
+        bs = self.block_size
+        for request in order:
+            computed = request.base + step
+            if computed % bs == 0:
+                pool.take(1)
+            if (computed + 1) % bs == 0:
+                self._catch_up(request)
+
+    def _observe_refusal(self, observer: PassObserver) -> None:
+        """Inside a run the head of the queue stays refused; what it was refused for changes with the free blocks."""
+        budget = self.max_num_batched_tokens - self._group.size
+        if not self.waiting or budget <= 0 or len(self.running) >= self.max_num_seqs:
+            return
+        head = self.waiting[0]
+        match, tokens = self._head_chunk(head, self._chunk_cap())
+        if (self.chunked or tokens <= budget) and not self._fits(head, match, min(tokens, budget)):
+            observer.on_refusal(head, match.blocks * self.block_size, self.pool.free_blocks)
+
+    # --- one pass
+
+    def schedule(self, now_ms: float) -> PassShape | None:
+        """Choose the batch of a pass that starts now; None if nothing can run."""
+        self._chunks = []
+        shape = self._schedule_group(now_ms)
+        if shape is None:
+            return self._schedule_singly(now_ms)
+        return shape if shape.num_sampled or shape.chunk_tokens else None
+
+    def conclude(self, start_ms: float) -> None:
+        """Process the output of the pass that `schedule` chose; it began at start_ms and its end is recorded."""
+        if self._grouped:
+            self._complete_decodes()
+            for request in self._chunks:
+                self._conclude_chunk(request, start_ms)
+        else:
+            self._conclude_singly(start_ms)
+        if self.observer is not None:
+            self.observer.on_concluded()
+
+    def physical_tokens(self) -> int:
+        """Distinct tokens in the blocks that running requests hold."""
+        bs = self.block_size
+        unfilled = 0
+        for request in self._prefilling:
+            unfilled += request.table.owned * bs - request.computed
+        if self._grouped:
+            unfilled += self._group.unfilled_tokens()
+        else:
+            for request in self._decoders:
+                unfilled += request.table.owned * bs - request.computed
+        return (self.pool.num_blocks - self.pool.free_blocks) * bs - unfilled
+
+    def _schedule_group(self, now_ms: float) -> PassShape | None:
+        """All decodes as a group, then prompt chunks, then admissions. None, and nothing touched, if budget, order
+        or blocks could deny a decode its token."""
+        group = self._group
+        decodes = group.size
+        budget = self.max_num_batched_tokens - decodes
+        prefilling = self._prefilling
+        if budget < 0 or (prefilling and prefilling[0].admission < group.last_admission):
+            return None
+        bs = self.block_size
+        cap = self._chunk_cap() if self.threshold_tokens else 0
+        need = group.blocks_next() if decodes else 0
+        chunks: list[int] = []
+        left = budget
+        for request in prefilling:
+            if left <= 0:
+                break
+            tokens = max(self._chunk(request, cap, left), 0)
+            chunks.append(tokens)
+            left -= tokens
+            if tokens:
+                need += max(-(-(request.computed + tokens) // bs) - request.table.owned, 0)
+        if need > self.pool.free_blocks:
+            return None
+        observer = self.observer
+        rows = [] if observer is None else [(r, r.base + group.step, 1) for r in self.running.values() if r.decoding]
+        shape = PassShape(decodes, group.context_tokens)
+        if decodes:
+            self._decode_step()
+        for i, tokens in enumerate(chunks):
+            if tokens:
+                self._compute(prefilling[i], tokens, shape)
+        self._admit(left, cap, now_ms, shape)
+        if observer is not None:
+            chunk_rows = zip(self._chunks, shape.chunk_starts, shape.chunk_tokens, strict=True)
+            observer.on_scheduled(rows + list(chunk_rows))
+        return shape
+
+    def _schedule_singly(self, now_ms: float) -> PassShape | None:
+        """Request by request in the order of admission; whoever lacks a block takes those of the last one admitted.
+
+        A pass may turn out empty: its only request preempted itself. The next one can admit it again.
+        """
+        group = self._group
+        pool = self.pool
+        bs = self.block_size
+        cap = self._chunk_cap()
+        order = list(self.running.values())
+        self._decoders = [request for request in order if request.decoding]
+        for request in self._decoders:
+            self._leave_group(request, now_ms)
+        group.dissolve()
+        self._grouped = False
+        budget = self.max_num_batched_tokens
+        shape = PassShape()
+        rows: list[tuple[EngineRequest, int, int]] = []
+        preempted = False
+        i = 0
+        while i < len(order) and budget > 0:
+            request = order[i]
+            i += 1
+            tokens = self._chunk(request, cap, budget)
+            if tokens <= 0:
+                continue
+            need = -(-(request.computed + tokens) // bs) - request.table.owned
+            while need > pool.free_blocks:
+                victim = order.pop()
+                self._preempt(victim, request, now_ms)
+                preempted = True
+                if victim is request:
+                    break
+            if need > pool.free_blocks or self.running.get(request.admission) is not request:
+                break
+            rows.append((request, request.computed, tokens))
+            self._compute(request, tokens, shape)
+            budget -= tokens
+        if not preempted:
+            before = len(self._chunks)
+            self._admit(budget, cap, now_ms, shape)
+            tail = zip(self._chunks, shape.chunk_starts, shape.chunk_tokens, strict=True)
+            rows += list(tail)[before:]
+        self._rows = [row[0] for row in rows]
+        if self.observer is not None:
+            self.observer.on_scheduled(rows)
+        if not rows and not preempted:
+            self._regroup()
+            return None
+        return shape
+
+    def _chunk_cap(self) -> int:
+        """Longest chunk of a prompt while other requests are queued or running; 0 is no limit."""
+        eligible = len(self.running) + len(self.waiting)
+        if not self.threshold_tokens or eligible <= 1:
+            return 0
+        if self.threshold_adaptive:
+            return max(self.threshold_tokens, self.max_num_batched_tokens // eligible)
+        return self.threshold_tokens
+
+    def _chunk(self, request: EngineRequest, cap: int, budget: int) -> int:
+        """Tokens that a running request gets from the budget."""
+        tokens = request.prompt_tokens + request.output_tokens - request.computed
+        if 0 < cap < tokens:
+            tokens = cap
+        return min(tokens, budget, self.max_model_len - request.computed - 1)
+
+    def _compute(self, request: EngineRequest, tokens: int, shape: PassShape) -> None:
+        """Blocks for the next tokens of a request, which the free queue covers; full ones are hashed."""
+        table = request.table
+        start = request.computed
+        computed = start + tokens
+        request.computed = computed
+        need = -(-computed // self.block_size) - table.owned
+        if need > 0:
+            self.pool.take(need)
+            table.owned += need
+        full = computed // self.block_size
+        if self.caching and full > table.hashed:
+            if table.content.sources:
+                self._catch_up_sources(table.content)
+            self.pool.store(table, full)
+        if request.decoding:
+            shape.add_decode(computed)
+        else:
+            sampled = computed >= request.prompt_tokens + request.output_tokens and request.max_output_tokens > 0
+            shape.add_chunk(start, tokens, request.prompt_tokens, sampled)
+            self._chunks.append(request)
+
+    # --- admission
+
+    def _admit(self, budget: int, cap: int, now_ms: float, shape: PassShape) -> None:
+        """Admit waiting requests from the head of the queue; the first that does not fit stops it."""
+        waiting = self.waiting
+        running = self.running
+        observer = self.observer
+        while waiting and budget > 0 and len(running) < self.max_num_seqs:
+            request = waiting[0]
+            content = request.table.content
+            match, tokens = self._head_chunk(request, cap)
+            if not self.chunked and tokens > budget:
+                # a pass of decodes alone leaves the same budget until one of them ends
+                self._head_refused = self.fast_forward and not shape.chunk_tokens and not content.sources
+                return
+            if tokens > budget:
+                tokens = budget
+            hit_tokens = match.blocks * self.block_size
+            if not self._fits(request, match, tokens):
+                # free space only shrinks, and idle hits with it, until something is released. Hits on the output
+                # of a running request may grow.
+                self._head_refused = self.fast_forward and not content.sources
+                if observer is not None:
+                    observer.on_refusal(request, hit_tokens, self.pool.free_blocks)
+                return
+            waiting.popleft()
+            self.pool.hold(request.table, match)
+            request.computed = hit_tokens
+            self._admissions += 1
+            request.admission = self._admissions
+            running[request.admission] = request
+            self._prefilling.append(request)
+            request.note_admission(now_ms, hit_tokens)
+            if observer is not None:
+                observer.on_admission(request, hit_tokens)
+            self._compute(request, tokens, shape)
+            budget -= tokens
+
+    def _head_chunk(self, request: EngineRequest, cap: int) -> tuple[Match, int]:
+        """The cached prefix of a waiting request and the chunk it asks for, the budget aside."""
+        total = request.prompt_tokens + request.output_tokens
+        content = request.table.content
+        if content.sources:
+            self._catch_up_sources(content)
+        match = self.pool.match(content, (total - 1) // self.block_size)  # at least one token is computed
+        tokens = total - match.blocks * self.block_size
+        if 0 < cap < tokens:
+            tokens = cap
+        return match, tokens
+
+    def _fits(self, request: EngineRequest, match: Match, tokens: int) -> bool:
+        """Whether the free blocks cover the chunk, and the whole prompt if that is asked for.
+
+        Hits on blocks in use are free of charge; idle ones are in the free queue and leave it.
+        """
+        bs = self.block_size
+        spare = self.pool.free_blocks - match.idle_blocks + match.blocks
+        if self.running:
+            spare -= self.watermark_blocks
+        chunk_end = min(match.blocks * bs + tokens, self.max_model_len)
+        if -(-chunk_end // bs) > spare:
+            return False
+        if not self.reserve_full_isl:
+            return True
+        whole = min(request.prompt_tokens + request.output_tokens, self.max_model_len)
+        return -(-whole // bs) <= spare
+
+    def _preempt(self, victim: EngineRequest, requester: EngineRequest, now_ms: float) -> None:
+        """Take all blocks of a running request; it is computed again when it is next admitted."""
+        victim.note_preemption(now_ms)
+        self.pool.release(victim.table)
+        if victim.decoding:
+            victim.decoding = False
+        else:
+            self._prefilling.remove(victim)
+        victim.computed = 0
+        del self.running[victim.admission]
+        self.waiting.appendleft(victim)
+        self._head_refused = False
+        if self.observer is not None:
+            self.observer.on_preemption(victim, requester)
+
+    # --- output
+
+    def _complete_decodes(self) -> None:
+        group = self._group
+        request = group.pop_finished()
+        while request is not None:
+            self._leave_group(request, self.passes.end_ms[-1])
+            request.decoding = False
+            self._complete(request)
+            request = group.pop_finished()
+
+    def _conclude_chunk(self, request: EngineRequest, start_ms: float) -> None:
+        """A chunk that ends the prefill samples a token in the same pass."""
+        end_ms = self.passes.end_ms[-1]
+        request.note_chunk(start_ms, end_ms)
+        if request.computed < request.prompt_tokens + request.output_tokens:
+            return
+        self._prefilling.remove(request)
+        if request.max_output_tokens == 0:
+            self._complete(request)
+            return
+        request.output_tokens += 1
+        last_pass = len(self.passes.end_ms) - 1
+        request.note_tokens(last_pass, last_pass, end_ms)
+        if request.output_tokens >= request.max_output_tokens:
+            self._complete(request)
+        else:
+            self._join_group(request)
+
+    def _conclude_singly(self, start_ms: float) -> None:
+        end_ms = self.passes.end_ms[-1]
+        last_pass = len(self.passes.end_ms) - 1
+        for request in self._rows:  # blocks are released in batch order, before anyone joins the group
+            if request.decoding:
+                request.output_tokens += 1
+                request.note_decodes(end_ms)
+                request.note_tokens(last_pass, last_pass, end_ms)
+                if request.output_tokens >= request.max_output_tokens:
+                    request.decoding = False
+                    self._complete(request)
+            else:
+                self._conclude_chunk(request, start_ms)
+        for request in self._decoders:
+            if request.decoding and request.marker_ms < end_ms:  # the budget left it out
+                request.note_wait(end_ms)
+        self._regroup()
+
+    def _complete(self, request: EngineRequest) -> None:
+        self.pool.release(request.table)
+        del self.running[request.admission]
+        del self._by_output[request.origin]
+        self.finished.append(request)
+        self._head_refused = False
+
+    # --- the decode group
+
+    def _join_group(self, request: EngineRequest) -> None:
+        request.decoding = True
+        request.emitting_from = len(self.passes.end_ms)
+        self._group.join(request)
+
+    def _leave_group(self, request: EngineRequest, now_ms: float) -> None:
+        """Bring a member up to date and take it out; its finish entry stays."""
+        self._catch_up(request)
+        self._group.leave(request)
+        ends = self.passes.end_ms
+        if len(ends) > request.emitting_from:
+            request.note_tokens(request.emitting_from, len(ends) - 1, ends[-1])
+        request.note_decodes(now_ms)
+
+    def _regroup(self) -> None:
+        """After a pass that went request by request."""
+        self._grouped = True
+        for request in self._decoders:
+            if request.decoding:
+                self._join_group(request)
+        self._decoders = []
+        self._rows = []
+
+    def _catch_up(self, request: EngineRequest) -> None:
+        """Make explicit the blocks that a member has got, and filled, since it was last touched."""
+        table = request.table
+        computed = request.base + self._group.step
+        table.owned = -(-computed // self.block_size)
+        full = computed // self.block_size
+        if self.caching and full > table.hashed:
+            self.pool.store(table, full)
+
+    def _catch_up_sources(self, content: Content) -> None:
+        """Hash what those members have decoded whose output this content names: it may be hit now."""
+        if self._grouped:
+            for origin in content.sources:
+                other = self._by_output.get(origin)
+                if other is not None and other.decoding:
+                    self._catch_up(other)

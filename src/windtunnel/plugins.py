@@ -1,0 +1,38 @@
+"""Finds Python objects that a configuration names as `module:attribute`."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from windtunnel.errors import InputError, closest
+
+
+def load_object(name: str, field: str, builtin: list[str]) -> object:
+    """The object called `module:attribute`.
+
+    Args:
+        field: configuration field that holds the name, for errors.
+        builtin: names that the field takes besides.
+
+    Raises:
+        InputError: the name is neither, or nothing is there. An exception that the module raises while it is
+            imported is the cause of it.
+    """
+    module_name, separator, attribute = name.partition(":")
+    if not separator or not module_name or not attribute:
+        raise InputError(f"unknown {name!r}: {closest(name, builtin)}; or module:attribute", field=field)
+    try:
+        module = import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
+            raise InputError(f"{name!r}: there is no module {error.name!r} to import", field=field) from None
+        raise InputError(f"{name!r}: importing {module_name!r} failed: {error}", field=field) from error
+    except Exception as error:
+        raise InputError(f"{name!r}: importing {module_name!r} failed: {error!r}", field=field) from error
+    found: object = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            public = [entry for entry in vars(module) if not entry.startswith("_")]
+            raise InputError(f"{name!r}: {module_name!r} has no {part!r}; {closest(part, public)}", field=field)
+        found = getattr(found, part)
+    return found

@@ -1,0 +1,118 @@
+"""What happened, in append-only columns: the only thing that reports are made from.
+
+Times of single tokens are never stored. A request knows the numbers of the passes that emitted its first and
+last token on its engine; the token times in between are a slice of that engine's column of pass ends, except
+across the few `breaks` in which it emitted nothing for one or more passes.
+"""
+
+from __future__ import annotations
+
+from array import array
+from enum import IntEnum
+
+NAN = float("nan")
+
+
+class Status(IntEnum):
+    """Terminal states of a request; every request of a workload ends in exactly one."""
+
+    NOT_ARRIVED = 0
+    UNFINISHED = 1
+    COMPLETED = 2
+    REJECTED = 3
+    CANCELLED = 4
+    FAILED = 5
+
+    @property
+    def label(self) -> str:
+        """The name in reports."""
+        return self.name.lower()
+
+
+class RequestColumns:
+    """One entry a request, in workload order. Times are virtual ms; NaN and -1 mean "never".
+
+    Attributes:
+        status: a `Status`.
+        arrival_ms: when the request was sent.
+        worker: number of the worker that served it.
+        first_admit_ms: start of the pass that first scheduled it.
+        first_token_ms, last_token_ms: ends of the passes that emitted these tokens.
+        terminal_ms: when it reached its status (a completion without output ends with its prefill).
+        output_tokens: tokens emitted.
+        hit_tokens: prompt tokens found in the prefix cache at the first admission.
+        reused_tokens: the largest such number over all admissions.
+        preemptions: times it was preempted.
+        first_pass, last_pass: pass numbers, on its engine, of its first and last token.
+        queued_ms, prefill_ms, stalled_ms, preempted_ms, decode_ms: where its time went. They add up to
+            terminal_ms - arrival_ms. `prefill_ms` is spent in passes that compute its prompt, `stalled_ms` in
+            passes that leave it out, `preempted_ms` from a preemption to the end of the pass that has
+            recovered what was lost.
+        reasons: why it was rejected, cancelled or failed, by request number.
+        break_request, break_before, break_after: one entry a break: the request emitted nothing between the
+            passes `break_before` and `break_after`.
+    """
+
+    def __init__(self, num_requests: int) -> None:
+        self.num_requests = num_requests
+        self.status = bytearray(num_requests)
+        self.arrival_ms = array("d", [NAN]) * num_requests
+        self.worker = array("q", [-1]) * num_requests
+        self.first_admit_ms = array("d", [NAN]) * num_requests
+        self.first_token_ms = array("d", [NAN]) * num_requests
+        self.last_token_ms = array("d", [NAN]) * num_requests
+        self.terminal_ms = array("d", [NAN]) * num_requests
+        self.output_tokens = array("q", [0]) * num_requests
+        self.hit_tokens = array("q", [0]) * num_requests
+        self.reused_tokens = array("q", [0]) * num_requests
+        self.preemptions = array("q", [0]) * num_requests
+        self.first_pass = array("q", [-1]) * num_requests
+        self.last_pass = array("q", [-1]) * num_requests
+        self.queued_ms = array("d", [0.0]) * num_requests
+        self.prefill_ms = array("d", [0.0]) * num_requests
+        self.stalled_ms = array("d", [0.0]) * num_requests
+        self.preempted_ms = array("d", [0.0]) * num_requests
+        self.decode_ms = array("d", [0.0]) * num_requests
+        self.reasons: dict[int, str] = {}
+        self.break_request = array("q")
+        self.break_before = array("q")
+        self.break_after = array("q")
+
+
+class PassColumns:
+    """The forward passes of one engine, in order.
+
+    Attributes:
+        end_ms: when each pass ended.
+        idle_pass, idle_until_ms: passes that did not start where the one before ended, and their start.
+        decode_runs: decode runs committed; passes_in_runs: the passes inside them.
+        single_passes: passes scheduled one at a time; cuts: runs that were shortened by an arrival.
+    """
+
+    def __init__(self) -> None:
+        self.end_ms = array("d")
+        self.idle_pass = array("q")
+        self.idle_until_ms = array("d")
+        self.decode_runs = 0
+        self.passes_in_runs = 0
+        self.single_passes = 0
+        self.cuts = 0
+
+
+class Record:
+    """Everything a report needs about one simulation.
+
+    Attributes:
+        requests: the request columns.
+        passes: the pass columns of each worker, by worker number.
+        end_ms: virtual time of the last processed event.
+        worker_ms: time integral of the number of provisioned workers.
+        interrupted: why the simulation stopped early ("time cap", "interrupt"), else "".
+    """
+
+    def __init__(self, num_requests: int, num_workers: int) -> None:
+        self.requests = RequestColumns(num_requests)
+        self.passes = [PassColumns() for _ in range(num_workers)]
+        self.end_ms = 0.0
+        self.worker_ms = 0.0
+        self.interrupted = ""

@@ -1,0 +1,79 @@
+"""Writes a request's columns once, when it has reached its terminal state."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Protocol
+
+from windtunnel.record.columns import Record, Status
+
+
+class EndedRequest(Protocol):
+    """What an engine knows of a request that has ended; see `RequestColumns` for the meaning."""
+
+    number: int
+    first_admit_ms: float
+    hit_tokens: int
+    reused_tokens: int
+    preemptions: int
+    first_pass: int
+    last_pass: int
+    breaks: list[tuple[int, int]]
+    queued_ms: float
+    prefill_ms: float
+    stalled_ms: float
+    preempted_ms: float
+    decode_ms: float
+
+    @property
+    def emitted_tokens(self) -> int: ...
+
+
+class Recorder:
+    """Fills a `Record`."""
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+
+    def arrived(self, number: int, arrival_ms: float, worker: int) -> None:
+        """A request was sent and placed on a worker."""
+        columns = self.record.requests
+        columns.status[number] = Status.UNFINISHED
+        columns.arrival_ms[number] = arrival_ms
+        columns.worker[number] = worker
+
+    def rejected(self, number: int, now_ms: float, reason: str) -> None:
+        """A request was refused when it was submitted."""
+        columns = self.record.requests
+        columns.status[number] = Status.REJECTED
+        columns.terminal_ms[number] = now_ms
+        columns.reasons[number] = reason
+
+    def ended(self, request: EndedRequest, status: Status, terminal_ms: float, reason: str = "") -> None:
+        """A request left its engine, or the simulation stopped with it there."""
+        columns = self.record.requests
+        number = request.number
+        ends: array[float] = self.record.passes[columns.worker[number]].end_ms
+        columns.status[number] = status
+        columns.first_admit_ms[number] = request.first_admit_ms
+        columns.terminal_ms[number] = terminal_ms
+        columns.hit_tokens[number] = request.hit_tokens
+        columns.reused_tokens[number] = request.reused_tokens
+        columns.preemptions[number] = request.preemptions
+        if request.first_pass >= 0:
+            columns.first_pass[number] = request.first_pass
+            columns.last_pass[number] = request.last_pass
+            columns.first_token_ms[number] = ends[request.first_pass]
+            columns.last_token_ms[number] = ends[request.last_pass]
+            columns.output_tokens[number] = request.emitted_tokens
+        columns.queued_ms[number] = request.queued_ms
+        columns.prefill_ms[number] = request.prefill_ms
+        columns.stalled_ms[number] = request.stalled_ms
+        columns.preempted_ms[number] = request.preempted_ms
+        columns.decode_ms[number] = request.decode_ms
+        for before, after in request.breaks:
+            columns.break_request.append(number)
+            columns.break_before.append(before)
+            columns.break_after.append(after)
+        if reason:
+            columns.reasons[number] = reason

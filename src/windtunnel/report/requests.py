@@ -1,0 +1,105 @@
+"""One record a request: when it arrived, what it got and where its time went.
+
+It never aggregates and never leaves a request out. Records are JSON lines in order of arrival (equal times in
+workload order; what never arrived comes last), made in batches, so memory does not grow with their number.
+Field names follow the Dynamo simulator's per-request records, except for `tpot_ms`, which that one calls `itl_ms`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO, TypeAlias
+
+import msgspec
+import numpy as np
+
+from windtunnel.record.columns import Status
+from windtunnel.report.distribution import FloatArray, IntArray
+from windtunnel.report.document import SimulationResult
+from windtunnel.report.metrics import RequestLatencies, request_latencies
+from windtunnel.report.token_times import TokenTimes
+
+RequestRecord: TypeAlias = dict[str, str | int | float | None]
+
+_BATCH_REQUESTS = 4096
+
+
+def request_records(result: SimulationResult) -> Iterator[RequestRecord]:
+    """The records, in order of arrival; None stands for what never happened.
+
+    Times are virtual ms. `queued_ms + prefill_ms + stalled_ms + preempted_ms + transfer_ms + decode_ms` is the time
+    from arrival to the terminal state, and `e2e_latency_ms` of a completed request: to its last token, or, when it
+    was asked for no output, to the end of its prefill. `prefix_hit_tokens` counts prompt tokens found in the prefix
+    cache at the first admission, `reused_input_tokens` at the best one.
+    """
+    for batch in _batches(result):
+        yield from batch
+
+
+def write_requests(result: SimulationResult, file: BinaryIO) -> None:
+    """Write the records of `request_records` as compact JSON lines."""
+    encoder = msgspec.json.Encoder()
+    for batch in _batches(result):
+        file.write(encoder.encode_lines(batch))
+
+
+def _batches(result: SimulationResult) -> Iterator[list[RequestRecord]]:
+    record = result.record
+    latencies = request_latencies(record, TokenTimes(record))
+    arrival_ms = np.asarray(record.requests.arrival_ms, dtype=np.float64)
+    order = np.argsort(arrival_ms, kind="stable")  # NaN, never arrived, sorts last
+    for start in range(0, len(order), _BATCH_REQUESTS):
+        yield _batch(result, latencies, order[start : start + _BATCH_REQUESTS])
+
+
+def _batch(result: SimulationResult, latencies: RequestLatencies, rows: IntArray) -> list[RequestRecord]:
+    workload = result.workload
+    requests = result.record.requests
+    numbers: list[int] = rows.tolist()
+    labels = [status.label for status in sorted(Status)]
+
+    def counts(column: object) -> list[int]:
+        chosen: list[int] = np.asarray(column, dtype=np.int64)[rows].tolist()
+        return chosen
+
+    def times(column: object) -> list[float | None]:
+        chosen: FloatArray = np.asarray(column, dtype=np.float64)[rows]
+        values: list[float | None] = chosen.tolist()
+        for i in np.flatnonzero(np.isnan(chosen)).tolist():
+            values[i] = None
+        return values
+
+    session_ids: Sequence[str | None] = [None] * len(numbers)
+    if workload.session_ids:
+        session_ids = [workload.session_ids[session] for session in counts(workload.session)]
+    columns: dict[str, Sequence[str | int | float | None]] = {
+        "request_id": [workload.request_id(number) for number in numbers],
+        "session_id": session_ids,
+        "turn_index": counts(workload.turn),
+        "terminal_status": [labels[requests.status[number]] for number in numbers],
+        "reason": [requests.reasons.get(number) for number in numbers],
+        "arrival_time_ms": times(requests.arrival_ms),
+        "first_admit_ms": times(requests.first_admit_ms),
+        "first_token_ms": times(requests.first_token_ms),
+        "last_token_ms": times(requests.last_token_ms),
+        "terminal_time_ms": times(requests.terminal_ms),
+        "ttft_ms": times(latencies.ttft_ms),
+        "ttst_ms": times(latencies.ttst_ms),
+        "tpot_ms": times(latencies.tpot_ms),
+        "e2e_latency_ms": times(latencies.e2e_ms),
+        "input_length": counts(workload.input_tokens),
+        "requested_output_length": counts(workload.output_tokens),
+        "output_length": counts(requests.output_tokens),
+        "prefix_hit_tokens": counts(requests.hit_tokens),
+        "reused_input_tokens": counts(requests.reused_tokens),
+        "preemptions": counts(requests.preemptions),
+        "worker": [worker if worker >= 0 else None for worker in counts(requests.worker)],
+        "queued_ms": times(requests.queued_ms),
+        "prefill_ms": times(requests.prefill_ms),
+        "stalled_ms": times(requests.stalled_ms),
+        "preempted_ms": times(requests.preempted_ms),
+        "transfer_ms": [0.0] * len(numbers),  # workers that prefill and decode hand no KV cache over
+        "decode_ms": times(requests.decode_ms),
+    }
+    names = list(columns)
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)]

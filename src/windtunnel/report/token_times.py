@@ -1,0 +1,86 @@
+"""When tokens were emitted, reconstructed from pass ends: a request's tokens are a slice of its engine's passes.
+
+It never builds a list of all tokens. The gap before pass p is one number, however many requests have it; how many
+do follows from where their slices begin and end. Rule: a request emits one token in each pass from its first to
+its last, except strictly between the two passes of a break.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from windtunnel.record.columns import Record
+from windtunnel.report.distribution import FloatArray, IntArray
+
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
+
+
+class TokenTimes:
+    """The passes of all engines laid end to end, and each request's slice of them.
+
+    Attributes:
+        end_ms: when each pass ended, engine after engine.
+        first, last: per request, the index in `end_ms` of its first and last token, -1 without tokens.
+        break_request, break_before, break_after: per break, its request, and the indices of the tokens around it.
+    """
+
+    __slots__ = ("break_after", "break_before", "break_request", "end_ms", "first", "last")
+
+    def __init__(self, record: Record) -> None:
+        requests = record.requests
+        columns = [np.asarray(passes.end_ms, dtype=np.float64) for passes in record.passes]
+        lengths = np.array([len(column) for column in columns], dtype=np.int64)
+        starts = np.append(np.cumsum(lengths) - lengths, 0)  # the last one serves worker -1
+        offset = starts[np.asarray(requests.worker, dtype=np.int64)]
+        first = np.asarray(requests.first_pass, dtype=np.int64)
+        last = np.asarray(requests.last_pass, dtype=np.int64)
+        self.end_ms: FloatArray = np.concatenate(columns) if columns else np.empty(0)
+        self.first: IntArray = np.where(first >= 0, first + offset, -1)
+        self.last: IntArray = np.where(first >= 0, last + offset, -1)
+        self.break_request: IntArray = np.array(requests.break_request, dtype=np.int64)
+        self.break_before: IntArray = np.asarray(requests.break_before, dtype=np.int64) + offset[self.break_request]
+        self.break_after: IntArray = np.asarray(requests.break_after, dtype=np.int64) + offset[self.break_request]
+
+    def of_request(self, request: int) -> FloatArray:
+        """The times in ms of all tokens of one request; empty without tokens."""
+        first = int(self.first[request])
+        if first < 0:
+            return np.empty(0)
+        emits = np.ones(int(self.last[request]) + 1 - first, dtype=np.bool_)
+        for b in np.flatnonzero(self.break_request == request):
+            emits[self.break_before[b] + 1 - first : self.break_after[b] - first] = False
+        return self.end_ms[first : first + len(emits)][emits]
+
+    def second_ms(self) -> FloatArray:
+        """Per request, the time in ms of its second token; NaN with fewer than two."""
+        second = self.first + 1
+        at_start = self.break_before == self.first[self.break_request]
+        second[self.break_request[at_start]] = self.break_after[at_start]
+        result = np.full(len(second), np.nan)
+        several = self.last > self.first
+        result[several] = self.end_ms[second[several]]
+        return result
+
+    def gaps_ms(self, chosen: BoolArray) -> tuple[FloatArray, IntArray]:
+        """All gaps between consecutive tokens of the `chosen` requests, as (gaps in ms, how often each occurs).
+
+        One entry a pass at most, plus one a break, whatever the number of tokens.
+        """
+        several = chosen & (self.last > self.first)
+        broken = several[self.break_request]
+        before = self.break_before[broken]
+        after = self.break_after[broken]
+        # Requests that emit both in a pass and in the one before it: +1 from the second token of a slice to its
+        # last, -1 from the pass after a break's `before` to its `after`. Slices of different engines never touch.
+        size = len(self.end_ms) + 1
+        change = np.bincount(self.first[several] + 1, minlength=size)
+        change -= np.bincount(self.last[several] + 1, minlength=size)
+        change -= np.bincount(before + 1, minlength=size)
+        change += np.bincount(after + 1, minlength=size)
+        counts = np.cumsum(change)
+        used = np.flatnonzero(counts)
+        gaps = np.concatenate((self.end_ms[used] - self.end_ms[used - 1], self.end_ms[after] - self.end_ms[before]))
+        return gaps, np.concatenate((counts[used], np.ones(len(after), dtype=np.int64)))

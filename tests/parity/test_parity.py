@@ -1,0 +1,137 @@
+"""Every scenario that the compiled peer was measured on, and the list of what is meant to differ."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from parity.comparison import (
+    REPOSITORY,
+    Difference,
+    agrees,
+    answer,
+    by_the_peers_rule,
+    differences,
+    known_differences,
+    read,
+    rules,
+    scenarios,
+    table,
+)
+
+QUICK = list(scenarios())
+SHARED = list(scenarios(shared=True))
+STATISTICS = [entry for entry in known_differences() if entry["rule"] in ("percentiles", "per-user")]
+
+
+def check(name: str, folder: Path) -> None:
+    """Fail unless the differences of a scenario are exactly those of the list."""
+    scenario = {**scenarios(), **scenarios(shared=True)}[name]
+    found = {difference.field: difference for difference in differences(scenario, answer(scenario, folder))}
+    listed = {entry["field"]: entry for entry in known_differences() if entry["scenario"] == name}
+    unlisted = [difference for field, difference in found.items() if field not in listed]
+    assert not unlisted, "the peer answers otherwise, and differences.yaml does not say why"
+    assert not listed.keys() - found.keys(), "listed in differences.yaml, but there is no difference any more"
+    for field, difference in found.items():
+        entry = listed[field]
+        assert agrees(field, entry["peer"], difference.peer), f"{field}: differences.yaml misquotes the peer"
+        assert as_listed(difference, entry["ours"]), f"{field}: our value is not the listed one: {difference.ours}"
+
+
+def as_listed(difference: Difference, listed: float | str | None) -> bool:
+    """Whether our value is the one listed; of a refusal, the list has the part that matters."""
+    if isinstance(listed, str) and isinstance(difference.ours, str):
+        return listed in difference.ours
+    return agrees(difference.field, listed, difference.ours)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_answers_differ_from_the_peers_only_where_listed(name: str, tmp_path: Path) -> None:
+    check(name, tmp_path)
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", SHARED)
+def test_answers_on_mooncake_differ_from_the_peers_only_where_listed(name: str, tmp_path: Path) -> None:
+    check(name, tmp_path)
+
+
+def by_peers_rule_agrees(entry: dict[str, object], folder: Path) -> bool:
+    scenario = {**scenarios(), **scenarios(shared=True)}[str(entry["scenario"])]
+    field = str(entry["field"])
+    return agrees(field, entry["peer"], by_the_peers_rule(answer(scenario, folder), field))  # type: ignore[arg-type]
+
+
+def ids(entry: dict[str, object]) -> str:
+    return f"{entry['scenario']}-{entry['field']}"
+
+
+@pytest.mark.parametrize("entry", [e for e in STATISTICS if e["scenario"] in QUICK], ids=ids)
+def test_our_samples_give_the_peers_statistics_by_its_definitions(entry: dict[str, object], tmp_path: Path) -> None:
+    assert by_peers_rule_agrees(entry, tmp_path)
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("entry", [e for e in STATISTICS if e["scenario"] in SHARED], ids=ids)
+def test_our_samples_of_mooncake_give_the_peers_statistics(entry: dict[str, object], tmp_path: Path) -> None:
+    assert by_peers_rule_agrees(entry, tmp_path)
+
+
+@pytest.mark.parametrize("name", [name for name, s in scenarios().items() if "line " in s.get("error", "")])
+def test_refusals_name_the_same_line_as_the_peers(name: str, tmp_path: Path) -> None:
+    scenario = scenarios()[name]
+    line = re.search(r"line \d+", scenario["error"])
+    ours = answer(scenario, tmp_path).error
+    assert line is not None
+    assert ours is not None
+    assert ours.startswith(line[0] + ":")
+
+
+def test_a_row_without_a_timestamp_arrives_at_zero(tmp_path: Path) -> None:
+    ours = answer(scenarios()["2-a"], tmp_path)
+    assert ours.value("requests.arrival_ms[0]") == 0.0
+    assert agrees("first_token_ms", 23.848302, ours.value("requests.first_token_ms[0]"))
+
+
+def test_combined_limits_count_what_each_limit_leaves(tmp_path: Path) -> None:
+    good = [
+        answer(scenarios()[name], tmp_path).value("summary.goodput_completed_requests") for name in ("26-j", "26-k")
+    ]
+    assert good == [2, 4]  # what release 1.4.2 of the peer, which still combined them, counts
+
+
+@pytest.mark.parametrize("seed", [42, 7])
+def test_poisson_arrivals_have_the_moments_of_scenario_24(seed: int, tmp_path: Path) -> None:
+    load = {"isl": 64, "osl": 1, "requests": 2000, "rate": 10}
+    config = {"workload": {"synthetic": load}, "engine": {"num_gpu_blocks": 4000}, "seed": seed}
+    ours = answer({"id": 24, "config": config}, tmp_path)
+    arrivals_ms = np.array(ours.requests["arrival_ms"], dtype=np.float64)
+    gaps_ms = np.diff(arrivals_ms)
+    assert arrivals_ms[0] == 0.0
+    assert abs(ours.summary["request_throughput_rps"] - 10.0) < 0.5
+    assert gaps_ms.std() / gaps_ms.mean() == pytest.approx(1.0, abs=0.1)
+    assert np.median(gaps_ms) == pytest.approx(100.0 * np.log(2.0), rel=0.1)
+
+
+def test_the_comparison_finds_a_number_that_is_off_by_a_hundredth(tmp_path: Path) -> None:
+    scenario = scenarios()["worked-1"]
+    moved = {**scenario, "requests": [[0, 0, 30.556137, 42.909515, 0]]}
+    found = differences(moved, answer(scenario, tmp_path))
+    assert [(difference.field, difference.peer) for difference in found] == [("requests.last_token_ms[0]", 42.909515)]
+
+
+def test_every_listed_difference_has_a_scenario_and_a_rule() -> None:
+    entries = known_differences()
+    assert {entry["rule"] for entry in entries} == set(read("differences.yaml")["rules"])
+    assert {entry["scenario"] for entry in entries} <= {*QUICK, *SHARED}
+    assert len({(entry["scenario"], entry["field"]) for entry in entries}) == len(entries)
+
+
+def test_the_document_lists_exactly_the_known_differences_and_their_rules() -> None:
+    document = (REPOSITORY / "docs" / "fidelity.md").read_text()
+    rows = [line for line in document.splitlines() if line.startswith("| ") and "`" in line.split("|")[2]]
+    assert rows == table().splitlines()[2:]
+    assert rules() in document

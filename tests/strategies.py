@@ -1,0 +1,339 @@
+"""Small random deployments and loads for property tests, and how to run them.
+
+A `Scenario` is plain data, so that a failing example can be read and pasted. Sizes are small on purpose: pools of a
+few blocks, budgets of a few tokens and times on a coarse grid make the rare decisions common. Everything that is
+drawn is legal input; what can never be served is drawn too, and is rejected by the simulator.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from unittest import mock
+
+import numpy as np
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from windtunnel import Config, Result, Router, StalledError, TimingModel, Workload, assembly, simulate
+from windtunnel.config.schema import VllmConfig
+from windtunnel.engine.vllm import PassObserver, VllmScheduler
+from windtunnel.record.columns import PassColumns, Record
+from windtunnel.timing.base import FloatArray, PassShape
+from windtunnel.workload.content import Run, output_origin
+
+NAN = float("nan")
+MAX_POLLS = 2000  # of 256 events each: a scenario of this size that takes more hangs
+
+
+def fuzz(max_examples: int) -> settings:
+    """Quick and repeatable; or, with `WINDTUNNEL_FUZZ=N`, N times as many examples, others in every run."""
+    factor = int(os.environ.get("WINDTUNNEL_FUZZ", "0"))
+    return settings(
+        max_examples=max_examples * max(factor, 1),
+        derandomize=factor == 0,
+        deadline=None,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+
+
+# --- timing models
+
+
+class JaggedTiming:
+    """Prices that rise and fall from one context to the next.
+
+    Args:
+        seed: another seed, other prices.
+        zeros: of every 8 prices, how many are zero; then the others are 1 or 2 ms, so that times often coincide.
+        physical: price the distinct context instead of the logical one.
+    """
+
+    def __init__(self, seed: int = 0, zeros: int = 0, physical: bool = False) -> None:
+        self.seed = seed
+        self.zeros = zeros
+        self.needs_physical_context = physical
+
+    def __repr__(self) -> str:
+        return f"JaggedTiming(seed={self.seed}, zeros={self.zeros}, physical={self.needs_physical_context})"
+
+    def price_pass_ms(self, shape: PassShape) -> float:
+        context = shape.physical_context_tokens if self.needs_physical_context else shape.decode_context_tokens
+        chunks = sum(shape.chunk_tokens) * 5 + sum(shape.chunk_starts) * 3
+        return float(self._prices(np.array([context + chunks]), shape.num_decodes)[0])
+
+    def price_run_ms(
+        self, num_decodes: int, context_tokens: int, physical_context_tokens: int, passes: int
+    ) -> FloatArray:
+        first = physical_context_tokens if self.needs_physical_context else context_tokens
+        return self._prices(first + num_decodes * np.arange(passes), num_decodes)
+
+    def _prices(self, context: NDArray[np.int64], num_decodes: int) -> FloatArray:
+        mixed = (context * 7919 + num_decodes * 104729 + self.seed * 31) % 1013
+        if not self.zeros:
+            return 1.0 + (mixed % 57) / 7.0
+        return np.where(mixed % 8 < self.zeros, 0.0, 1.0 + mixed % 2)
+
+
+class FlatTiming:
+    """Every pass costs the same: with arrivals on the same grid most events coincide with others."""
+
+    needs_physical_context = False
+
+    def __init__(self, price_ms: float = 1.0) -> None:
+        self.price_ms = price_ms
+
+    def __repr__(self) -> str:
+        return f"FlatTiming({self.price_ms})"
+
+    def price_pass_ms(self, shape: PassShape) -> float:
+        return self.price_ms
+
+    def price_run_ms(
+        self, num_decodes: int, context_tokens: int, physical_context_tokens: int, passes: int
+    ) -> FloatArray:
+        return np.full(passes, self.price_ms)
+
+
+# --- scenarios
+
+
+@dataclass(frozen=True)
+class Send:
+    """One call of `Workload.add`; `after` is the number of a request whose session it continues."""
+
+    runs: tuple[Run, ...]
+    output_tokens: int
+    after: int | None = None
+    time_ms: float = NAN
+
+    @property
+    def prompt_tokens(self) -> int:
+        return sum(length for _, _, length in self.runs)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A deployment and a load; without `timing` it is the built-in polynomial."""
+
+    sends: tuple[Send, ...]
+    engine: dict[str, object]
+    workers: int = 1
+    router: str = "round-robin"
+    tie_break: str = "lowest"
+    concurrency: int | None = None
+    cancel_after_ms: float | None = None
+    max_time_s: float | None = None
+    timing: TimingModel | None = None
+    speedup: float = 1.0
+    decode_speedup: float = 1.0
+    seed: int = 0
+
+    def workload(self) -> Workload:
+        workload = Workload("scenario")
+        for send in self.sends:
+            session = None if send.after is None else workload.session[send.after]
+            workload.add(send.runs, send.output_tokens, session=session, time_ms=send.time_ms)
+        return workload
+
+    def config(self, *, fast_forward: bool = True) -> Config:
+        return Config.model_validate(
+            {
+                "engine": {**self.engine, "fast_forward": fast_forward},
+                "cluster": {"workers": self.workers, "router": {"kind": self.router, "tie_break": self.tie_break}},
+                "workload": {"concurrency": self.concurrency, "cancel_after_ms": self.cancel_after_ms},
+                "timing": {"speedup": self.speedup, "decode_speedup": self.decode_speedup},
+                "max_time_s": self.max_time_s,
+                "seed": self.seed,
+            }
+        )
+
+
+@dataclass
+class Outcome:
+    """What a scenario came to: its record, complete or not, and the schedulers that made it.
+
+    Attributes:
+        stall: the message of the `StalledError` that ended it, else "".
+        observers: those of the schedulers, in the same order; empty if none were asked for.
+    """
+
+    record: Record
+    workload: Workload
+    stall: str
+    schedulers: list[VllmScheduler]
+    observers: list[PassObserver]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every request has reached its end."""
+        return not self.stall and not self.record.interrupted
+
+
+def run(
+    scenario: Scenario,
+    *,
+    fast_forward: bool = True,
+    observer: Callable[[], PassObserver] | None = None,
+    publish_events: bool = False,
+    router: Router | None = None,
+) -> Outcome:
+    """Simulate a scenario through the public entry point; a hang is a failure."""
+    schedulers: list[VllmScheduler] = []
+    observers: list[PassObserver] = []
+    polls = 0
+
+    def build(config: VllmConfig, passes: PassColumns) -> VllmScheduler:
+        scheduler = VllmScheduler(config, passes, publish_events)
+        schedulers.append(scheduler)
+        if observer is not None:
+            observers.append(observer())
+            scheduler.observer = observers[-1]
+        return scheduler
+
+    def hangs() -> bool:
+        nonlocal polls
+        polls += 1
+        assert polls < MAX_POLLS, "the simulation goes on and on"
+        return False
+
+    stall = ""
+    with mock.patch.object(assembly, "VllmScheduler", build):
+        try:
+            result = simulate(
+                scenario.config(fast_forward=fast_forward),
+                workload=scenario.workload(),
+                router=router,
+                timing=scenario.timing,
+                should_stop=hangs,
+            )
+        except StalledError as error:
+            assert isinstance(error.partial, Result)
+            result, stall = error.partial, str(error)
+    return Outcome(result.record, result.workload, stall, schedulers, observers)
+
+
+def columns_of(record: Record) -> dict[str, object]:
+    """Everything a record says, comparable bit for bit; how the passes were computed aside."""
+    found: dict[str, object] = {f"requests.{name}": _exact(value) for name, value in vars(record.requests).items()}
+    for worker, passes in enumerate(record.passes):
+        for name in ("end_ms", "idle_pass", "idle_until_ms"):
+            found[f"passes[{worker}].{name}"] = _exact(getattr(passes, name))
+    for name in ("end_ms", "worker_ms"):
+        found[name] = getattr(record, name).hex()
+    found["interrupted"] = record.interrupted
+    return found
+
+
+def _exact(value: object) -> object:
+    if isinstance(value, array):
+        return [entry.hex() for entry in value] if value.typecode == "d" else value.tolist()
+    return bytes(value) if isinstance(value, bytearray) else value
+
+
+# --- strategies
+
+TIMES_MS = (0.0, 0.0, 0.5, 1.0, 2.0, 3.0, 7.25, 20.0, 50.0)
+
+
+@st.composite
+def timings(draw: st.DrawFn, zero_prices: bool) -> TimingModel | None:
+    kind = draw(st.sampled_from(["polynomial", "jagged", "flat", "physical", "zeros"]))
+    if kind == "polynomial":
+        return None
+    if kind == "flat":
+        return FlatTiming(draw(st.sampled_from([1.0, 0.5, 0.1])))
+    zeros = draw(st.integers(1, 8)) if kind == "zeros" and zero_prices else 0
+    return JaggedTiming(draw(st.integers(0, 999)), zeros, kind == "physical")
+
+
+@st.composite
+def prompts(draw: st.DrawFn, earlier: list[Send], after: int | None, longest: int) -> tuple[Run, ...]:
+    """Up to `longest` tokens, more when it continues a conversation: fresh, of a shared document, or as said before."""
+    runs: list[Run] = []
+    kind = draw(st.sampled_from(["shared", "shared", "fresh", "quote", "turn"]))
+    if kind == "turn" and after is not None:
+        before = earlier[after]
+        runs += before.runs
+        if before.output_tokens:
+            runs.append((output_origin(after), 0, before.output_tokens))
+        kind = draw(st.sampled_from(["shared", "fresh"]))
+    elif kind == "quote" and earlier:
+        quoted = draw(st.integers(0, len(earlier) - 1))
+        if earlier[quoted].output_tokens:
+            runs += earlier[quoted].runs if draw(st.booleans()) else ()
+            runs.append((output_origin(quoted), 0, draw(st.integers(1, earlier[quoted].output_tokens))))
+    length = draw(st.integers(1, longest))
+    if kind == "shared":
+        shared = draw(st.integers(1, longest))
+        runs.append((draw(st.integers(0, 1)), 0, shared))
+        if length % 3 == 0:
+            return tuple(runs)
+    runs.append((100 + len(earlier), 0, length))
+    return tuple(runs)
+
+
+@st.composite
+def scenarios(draw: st.DrawFn, *, workers: int = 4, zero_prices: bool = True) -> Scenario:
+    """Deployments from comfortable to barely possible, under loads that share, quote, wait and give up."""
+    block_size = draw(st.sampled_from([1, 2, 3, 4, 5, 8, 16, 64]))
+    longest = draw(st.sampled_from([block_size, 3 * block_size, 40]))
+    longest_output = draw(st.sampled_from([3, 12, 60]))
+    sends: list[Send] = []
+    tails: list[int] = []  # the last request of each session
+    for number in range(draw(st.integers(1, 9))):
+        place = draw(st.integers(-2, len(tails) - 1))
+        after = tails[place] if place >= 0 else None
+        sends.append(
+            Send(
+                draw(prompts(sends, after, longest)),
+                draw(st.integers(0, longest_output)),
+                after,
+                draw(st.sampled_from(TIMES_MS)),
+            )
+        )
+        if after is None:
+            tails.append(number)
+        else:
+            tails[place] = number
+    sequence = max(send.prompt_tokens + send.output_tokens for send in sends)
+    max_model_len = draw(st.none() | st.integers(max(sequence // 2, 1), sequence + 2))
+    computed = min(max(s.prompt_tokens + max(s.output_tokens, 1) for s in sends), max_model_len or sequence + 1) - 1
+    needed_blocks = max(-(-computed // block_size), 1)
+    chunked = draw(st.sampled_from([True, True, False]))
+    threshold = draw(st.sampled_from([0, 0, 1, 4, 20]))
+    engine: dict[str, object] = {
+        "block_size": block_size,
+        "num_gpu_blocks": max(needed_blocks + draw(st.sampled_from([0, 0, 1, 2, 4, 8, 1000, -1])), 1),
+        "max_num_seqs": draw(st.integers(1, 8)),
+        "max_num_batched_tokens": draw(
+            st.sampled_from([1, 2, 3, 5, 8, 20, 64, 200]) if chunked else st.integers(max(longest // 2, 1), 200)
+        ),
+        "max_model_len": max_model_len,
+        "enable_prefix_caching": draw(st.sampled_from([True, True, False])),
+        "enable_chunked_prefill": chunked,
+        "long_prefill_token_threshold": threshold,
+        "long_prefill_token_threshold_adaptive": bool(threshold) and draw(st.booleans()),
+        "watermark": draw(st.sampled_from([0.0, 0.0, 0.1, 0.4, 0.9])),
+        "scheduler_reserve_full_isl": draw(st.booleans()),
+    }
+    router = draw(st.sampled_from(["round-robin", "random", "least-loaded"]))
+    timing = draw(timings(zero_prices))
+    return Scenario(
+        tuple(sends),
+        engine,
+        workers=draw(st.integers(1, workers)),
+        router=router,
+        tie_break=draw(st.sampled_from(["lowest", "random"])) if router == "least-loaded" else "lowest",
+        concurrency=draw(st.none() | st.integers(1, 4)),
+        cancel_after_ms=draw(st.none() | st.sampled_from([1.0, 4.0, 10.0, 33.5, 200.0])),
+        max_time_s=draw(st.none() | st.sampled_from([0.0, 0.004, 0.01, 0.0505, 0.3, 3.0])),
+        timing=timing,
+        speedup=draw(st.sampled_from([1.0, 1.0, 3.7, 0.3])),
+        decode_speedup=draw(st.sampled_from([1.0, 2.5])) if timing is None else 1.0,
+        seed=draw(st.integers(0, 5)),
+    )
