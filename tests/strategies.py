@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import TypeVar
 from unittest import mock
 
 import numpy as np
@@ -24,6 +25,8 @@ from windtunnel.engine.vllm import PassObserver, VllmScheduler
 from windtunnel.record.columns import PassColumns, Record
 from windtunnel.timing.base import FloatArray, PassShape
 from windtunnel.workload.content import Run, output_origin
+
+T = TypeVar("T")
 
 NAN = float("nan")
 MAX_POLLS = 2000  # of 256 events each: a scenario of this size that takes more hangs
@@ -237,103 +240,110 @@ def _exact(value: object) -> object:
 
 # --- strategies
 
-TIMES_MS = (0.0, 0.0, 0.5, 1.0, 2.0, 3.0, 7.25, 20.0, 50.0)
+
+class Dice:
+    """Choices read off a few random bytes, which cost one draw; zero bytes take every first option."""
+
+    def __init__(self, entropy: bytes) -> None:
+        self._rest = int.from_bytes(entropy, "little")
+
+    def pick(self, *options: T) -> T:
+        self._rest, choice = divmod(self._rest, len(options))
+        return options[choice]
+
+    def number(self, low: int, high: int) -> int:
+        self._rest, offset = divmod(self._rest, high - low + 1)
+        return low + offset
 
 
-@st.composite
-def timings(draw: st.DrawFn, zero_prices: bool) -> TimingModel | None:
-    kind = draw(st.sampled_from(["polynomial", "jagged", "flat", "physical", "zeros"]))
-    if kind == "polynomial":
-        return None
-    if kind == "flat":
-        return FlatTiming(draw(st.sampled_from([1.0, 0.5, 0.1])))
-    zeros = draw(st.integers(1, 8)) if kind == "zeros" and zero_prices else 0
-    return JaggedTiming(draw(st.integers(0, 999)), zeros, kind == "physical")
-
-
-@st.composite
-def prompts(draw: st.DrawFn, earlier: list[Send], after: int | None, longest: int) -> tuple[Run, ...]:
-    """Up to `longest` tokens, more when it continues a conversation: fresh, of a shared document, or as said before."""
+def _prompt(dice: Dice, earlier: list[Send], after: int | None, longest: int) -> tuple[Run, ...]:
+    """Up to `longest` tokens of its own, behind what it shares, quotes, or continues."""
     runs: list[Run] = []
-    kind = draw(st.sampled_from(["shared", "shared", "fresh", "quote", "turn"]))
+    kind = dice.pick("fresh", "shared", "shared", "turn", "turn", "quote")
+    own = dice.number(1, longest)
     if kind == "turn" and after is not None:
-        before = earlier[after]
-        runs += before.runs
-        if before.output_tokens:
-            runs.append((output_origin(after), 0, before.output_tokens))
-        kind = draw(st.sampled_from(["shared", "fresh"]))
+        runs += earlier[after].runs
+        runs.append((output_origin(after), 0, earlier[after].output_tokens))
     elif kind == "quote" and earlier:
-        quoted = draw(st.integers(0, len(earlier) - 1))
-        if earlier[quoted].output_tokens:
-            runs += earlier[quoted].runs if draw(st.booleans()) else ()
-            runs.append((output_origin(quoted), 0, draw(st.integers(1, earlier[quoted].output_tokens))))
-    length = draw(st.integers(1, longest))
-    if kind == "shared":
-        shared = draw(st.integers(1, longest))
-        runs.append((draw(st.integers(0, 1)), 0, shared))
-        if length % 3 == 0:
+        quoted = dice.number(0, len(earlier) - 1)
+        runs += earlier[quoted].runs if dice.pick(True, True, False) else ()
+        runs.append((output_origin(quoted), 0, dice.number(0, earlier[quoted].output_tokens)))
+    elif kind != "fresh":
+        runs.append((dice.number(0, 1), 0, dice.number(1, 2 * longest)))
+        if dice.pick(True, False):
             return tuple(runs)
-    runs.append((100 + len(earlier), 0, length))
+    runs.append((100 + len(earlier), 0, own))
     return tuple(runs)
 
 
+def _timing(dice: Dice) -> TimingModel | None:
+    kind = dice.pick("flat", "polynomial", "jagged", "physical", "zeros")
+    seed = dice.number(0, 999)
+    if kind == "polynomial":
+        return None
+    if kind == "flat":
+        return FlatTiming(dice.pick(1.0, 0.5, 0.1))
+    return JaggedTiming(seed, dice.number(1, 8) if kind == "zeros" else 0, kind == "physical")
+
+
 @st.composite
-def scenarios(draw: st.DrawFn, *, workers: int = 4, zero_prices: bool = True) -> Scenario:
-    """Deployments from comfortable to barely possible, under loads that share, quote, wait and give up."""
-    block_size = draw(st.sampled_from([1, 2, 3, 4, 5, 8, 16, 64]))
-    longest = draw(st.sampled_from([block_size, 3 * block_size, 40]))
-    longest_output = draw(st.sampled_from([3, 12, 60]))
+def scenarios(draw: st.DrawFn) -> Scenario:
+    """Deployments from comfortable to barely possible, under loads that share, quote, wait and give up.
+
+    Half of them are crowds: many requests at once in a pool that barely holds the longest, so that they preempt.
+    """
+    dice = Dice(draw(st.binary(min_size=24, max_size=24)))
+    block_size = dice.pick(1, 2, 3, 4, 5, 8, 16, 64)
+    longest = dice.pick(block_size, 3 * block_size, 40)
+    crowd = dice.pick(False, True)
+    longest_output = dice.pick(12, 40) if crowd else dice.pick(3, 12, 40)
+    spread = dice.pick((0.0,), (0.0, 1.0, 2.0, 3.0), (0.0, 0.5, 7.25, 20.0, 50.0))
     sends: list[Send] = []
     tails: list[int] = []  # the last request of each session
-    for number in range(draw(st.integers(1, 9))):
-        place = draw(st.integers(-2, len(tails) - 1))
+    entropies = st.lists(st.binary(min_size=10, max_size=10), min_size=6 if crowd else 1, max_size=14)
+    for number, entropy in enumerate(draw(entropies)):
+        own = Dice(entropy)
+        place = own.number(0, len(tails)) - 1 if own.pick(False, True) else -1
         after = tails[place] if place >= 0 else None
         sends.append(
-            Send(
-                draw(prompts(sends, after, longest)),
-                draw(st.integers(0, longest_output)),
-                after,
-                draw(st.sampled_from(TIMES_MS)),
-            )
+            Send(_prompt(own, sends, after, longest), own.number(0, longest_output), after, own.pick(*spread))
         )
         if after is None:
             tails.append(number)
         else:
             tails[place] = number
-    sequence = max(send.prompt_tokens + send.output_tokens for send in sends)
-    max_model_len = draw(st.none() | st.integers(max(sequence // 2, 1), sequence + 2))
-    computed = min(max(s.prompt_tokens + max(s.output_tokens, 1) for s in sends), max_model_len or sequence + 1) - 1
-    needed_blocks = max(-(-computed // block_size), 1)
-    chunked = draw(st.sampled_from([True, True, False]))
-    threshold = draw(st.sampled_from([0, 0, 1, 4, 20]))
+    sequence = max(send.prompt_tokens + max(send.output_tokens, 1) for send in sends)
+    needed_blocks = max(-(-(sequence - 1) // block_size), 1)
+    longest_prompt = max(send.prompt_tokens for send in sends)
+    chunked = dice.pick(True, True, False)
+    budget = dice.pick(*((20, 64, 200) if crowd else (1, 2, 3, 5, 8, 20, 64, 200))) if chunked else longest_prompt + dice.pick(0, 0, 1, 5, 50, -1)
+    threshold = dice.pick(0, 0, 1, 4, 20)
     engine: dict[str, object] = {
         "block_size": block_size,
-        "num_gpu_blocks": max(needed_blocks + draw(st.sampled_from([0, 0, 1, 2, 4, 8, 1000, -1])), 1),
-        "max_num_seqs": draw(st.integers(1, 8)),
-        "max_num_batched_tokens": draw(
-            st.sampled_from([1, 2, 3, 5, 8, 20, 64, 200]) if chunked else st.integers(max(longest // 2, 1), 200)
-        ),
-        "max_model_len": max_model_len,
-        "enable_prefix_caching": draw(st.sampled_from([True, True, False])),
+        "num_gpu_blocks": max(needed_blocks + dice.pick(*((0, 0, 1, 2) if crowd else (0, 1, 3, 6, 1000, -1))), 1),
+        "max_num_seqs": dice.number(4 if crowd else 1, 8),
+        "max_num_batched_tokens": max(budget, 1),
+        "max_model_len": dice.pick(None, None, None, sequence, sequence - 1, max(sequence // 2, 1)),
+        "enable_prefix_caching": dice.pick(True, True, False),
         "enable_chunked_prefill": chunked,
         "long_prefill_token_threshold": threshold,
-        "long_prefill_token_threshold_adaptive": bool(threshold) and draw(st.booleans()),
-        "watermark": draw(st.sampled_from([0.0, 0.0, 0.1, 0.4, 0.9])),
-        "scheduler_reserve_full_isl": draw(st.booleans()),
+        "long_prefill_token_threshold_adaptive": bool(threshold) and dice.pick(False, True),
+        "watermark": dice.pick(0.0, 0.0, 0.1, 0.4, 0.9),
+        "scheduler_reserve_full_isl": dice.pick(True, False),
     }
-    router = draw(st.sampled_from(["round-robin", "random", "least-loaded"]))
-    timing = draw(timings(zero_prices))
+    router = dice.pick("round-robin", "random", "least-loaded")
+    timing = _timing(dice)
     return Scenario(
         tuple(sends),
         engine,
-        workers=draw(st.integers(1, workers)),
+        workers=dice.pick(1, 1, 2) if crowd else dice.pick(1, 2, 3, 4),
         router=router,
-        tie_break=draw(st.sampled_from(["lowest", "random"])) if router == "least-loaded" else "lowest",
-        concurrency=draw(st.none() | st.integers(1, 4)),
-        cancel_after_ms=draw(st.none() | st.sampled_from([1.0, 4.0, 10.0, 33.5, 200.0])),
-        max_time_s=draw(st.none() | st.sampled_from([0.0, 0.004, 0.01, 0.0505, 0.3, 3.0])),
+        tie_break=dice.pick("lowest", "random") if router == "least-loaded" else "lowest",
+        concurrency=dice.pick(None, None, None, 1, 2, 4),
+        cancel_after_ms=dice.pick(None, None, None, 1.0, 4.0, 10.0, 33.5, 200.0),
+        max_time_s=dice.pick(None, None, None, None, None, 0.0, 0.004, 0.01, 0.0505, 0.3, 3.0),
         timing=timing,
-        speedup=draw(st.sampled_from([1.0, 1.0, 3.7, 0.3])),
-        decode_speedup=draw(st.sampled_from([1.0, 2.5])) if timing is None else 1.0,
-        seed=draw(st.integers(0, 5)),
+        speedup=dice.pick(1.0, 1.0, 3.7, 0.3),
+        decode_speedup=dice.pick(1.0, 2.5) if timing is None else 1.0,
+        seed=dice.number(0, 5),
     )

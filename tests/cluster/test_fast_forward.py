@@ -2,20 +2,117 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
+import pytest
 from hypothesis import given
-from strategies import Scenario, columns_of, fuzz, run, scenarios
+from hypothesis import strategies as st
+from strategies import FlatTiming, JaggedTiming, Outcome, Scenario, Send, columns_of, fuzz, run, scenarios
+
+from windtunnel.engine import engine
+from windtunnel.workload.content import Content, Run
 
 
-def differences(scenario: Scenario) -> list[str]:
-    fast = run(scenario, fast_forward=True)
-    slow = run(scenario, fast_forward=False)
-    assert fast.stall == slow.stall
-    found, expected = columns_of(fast.record), columns_of(slow.record)
-    assert found.keys() == expected.keys()
-    return [f"{name}: runs {found[name]}, passes {expected[name]}" for name in expected if found[name] != expected[name]]
+class SilentObserver:
+    """An observer that only observes."""
+
+    def on_admission(self, *args: object) -> None: ...
+    def on_preemption(self, *args: object) -> None: ...
+    def on_refusal(self, *args: object) -> None: ...
+    def on_scheduled(self, *args: object) -> None: ...
+    def on_concluded(self) -> None: ...
+
+
+def differences(found: Outcome, expected: Outcome) -> list[str]:
+    """What the two outcomes do not agree on, to the last bit."""
+    ours, theirs = columns_of(found.record), columns_of(expected.record)
+    assert ours.keys() == theirs.keys()
+    result = [f"{name}: {ours[name]}, expected {theirs[name]}" for name in theirs if ours[name] != theirs[name]]
+    if found.stall != expected.stall:
+        result.append(f"stall: {found.stall!r}, expected {expected.stall!r}")
+    return result
 
 
 @given(scenarios())
-@fuzz(300)
-def test_runs_of_decodes_give_the_record_of_single_passes(scenario: Scenario) -> None:
-    assert differences(scenario) == []
+@fuzz(1000)
+def test_runs_give_the_record_of_single_passes(scenario: Scenario) -> None:
+    assert differences(run(scenario), run(scenario, fast_forward=False)) == []
+
+
+@given(scenarios(), st.integers(1, 6), st.sampled_from([0, 3, 1000]))
+@fuzz(200)
+def test_how_far_runs_are_planned_and_how_they_are_priced_changes_nothing(
+    scenario: Scenario, max_planned: int, loop_passes: int
+) -> None:
+    with mock.patch.multiple(engine, MAX_PLANNED_PASSES=max_planned, LOOP_PASSES=loop_passes):
+        found = run(scenario)
+    assert differences(found, run(scenario)) == []
+
+
+@given(scenarios(), st.booleans())
+@fuzz(200)
+def test_whoever_watches_changes_nothing(scenario: Scenario, fast_forward: bool) -> None:
+    watched = run(scenario, fast_forward=fast_forward, observer=SilentObserver, publish_events=True)
+    assert differences(watched, run(scenario)) == []
+
+
+def blocks_of(outcome: Outcome) -> list[list[tuple[bool, list[Run]]]]:
+    """Per worker, every block stored or removed, in order, as the tokens up to its end."""
+    result = []
+    for scheduler in outcome.schedulers:
+        entries = []
+        for event in scheduler.pool.events:
+            blocks = range(event.first, event.end) if event.stored else range(event.end - 1, event.first - 1, -1)
+            for block in blocks:
+                entries.append((event.stored, prefix(event.content, (block + 1) * scheduler.block_size)))
+        result.append(entries)
+    return result
+
+
+def prefix(content: Content, tokens: int) -> list[Run]:
+    runs = []
+    for origin, start, length in content.runs():
+        runs.append((origin, start, min(length, tokens)))
+        tokens -= length
+        if tokens <= 0:
+            break
+    return runs
+
+
+@given(scenarios())
+@fuzz(200)
+def test_runs_publish_the_cache_events_of_single_passes(scenario: Scenario) -> None:
+    fast, slow = (run(scenario, fast_forward=mode, publish_events=True) for mode in (True, False))
+    assert blocks_of(fast) == blocks_of(slow)
+
+
+def test_a_run_is_longer_than_what_is_planned_at_once() -> None:
+    sends = (Send(((1, 0, 50),), 3 * engine.MAX_PLANNED_PASSES), Send(((2, 0, 70),), 200, time_ms=2500.5))
+    scenario = Scenario(sends, {"block_size": 16, "num_gpu_blocks": 400}, timing=FlatTiming(1.0))
+    fast = run(scenario)
+    assert fast.record.passes[0].decode_runs == 5  # two ends of what is planned, one cut, two completions
+    assert differences(fast, run(scenario, fast_forward=False)) == []
+
+
+@pytest.mark.parametrize("cancel_after_ms", [None, 3.0, 7.0])
+def test_what_happens_exactly_when_a_pass_inside_a_run_ends(cancel_after_ms: float | None) -> None:
+    """The pass has ended and the next has not begun: a client that gives up then is gone before others arrive."""
+    sends = (Send(((1, 0, 1),), 20), Send(((2, 0, 1),), 20, time_ms=7.0), Send(((3, 0, 1),), 3, time_ms=7.0))
+    scenario = Scenario(
+        sends,
+        {"block_size": 1, "num_gpu_blocks": 40},
+        workers=2,
+        router="least-loaded",
+        cancel_after_ms=cancel_after_ms,
+        timing=FlatTiming(1.0),
+    )
+    assert differences(run(scenario), run(scenario, fast_forward=False)) == []
+
+
+@pytest.mark.parametrize("zeros", range(1, 9))
+def test_passes_that_take_no_time(zeros: int) -> None:
+    sends = tuple(Send(((number, 0, 3),), 12, time_ms=float(number)) for number in range(8))
+    scenario = Scenario(
+        sends, {"block_size": 4, "num_gpu_blocks": 100}, workers=2, cancel_after_ms=4.0, timing=JaggedTiming(3, zeros)
+    )
+    assert differences(run(scenario), run(scenario, fast_forward=False)) == []

@@ -6,6 +6,7 @@ Ctrl-C. A traceback of this package is a fault of this package.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Annotated
@@ -15,7 +16,7 @@ import typer
 from windtunnel._version import __version__
 from windtunnel.cli.messages import print_error, print_plugin_traceback
 from windtunnel.cli.run import run
-from windtunnel.errors import InputError
+from windtunnel.errors import InputError, closest
 
 app = typer.Typer(
     add_completion=False,
@@ -63,13 +64,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _usage_message(error: Exception) -> str:
-    """A mistake that typer found, as one line that names the closest valid option."""
-    context = getattr(error, "ctx", None)
-    if context is not None and hasattr(error, "possibilities"):
-        name: str = error.option_name  # type: ignore[attr-defined]
-        options = [option for parameter in context.command.get_params(context) for option in parameter.opts]
-        close = get_close_matches(name, options, n=1, cutoff=0.5)
-        hint = f"did you mean '{close[0]}'?" if close else f"'{context.command_path} --help' lists the valid ones"
-        return f"unknown option '{name}': {hint}"
+    """A mistake that typer found, as one line that names the closest valid option or command."""
     message = " ".join(error.format_message().split())  # type: ignore[attr-defined]
-    return message[:1].lower() + message[1:].rstrip(".")
+    unknown = re.match(r"No such (option|command):? (?:'(.+?)'|(\S+))", message)
+    context = getattr(error, "ctx", None)
+    if unknown is None or context is None:
+        return message[:1].lower() + message[1:].rstrip(".")
+    kind, name = unknown[1], unknown[2] or unknown[3]
+    if kind == "command":
+        return f"unknown command '{name}': {closest(name, context.command.list_commands(context))}"
+    options = [option for parameter in context.command.get_params(context) for option in parameter.opts]
+    close = get_close_matches(name, options, n=1, cutoff=0.5)
+    hint = f"did you mean '{close[0]}'?" if close else f"'{context.command_path} --help' lists the valid ones"
+    return f"unknown option '{name}': {hint}"

@@ -31,14 +31,12 @@ class SimulationProgress:
             auto_refresh=False,  # its thread would compete with the simulation for the interpreter
             transient=True,
         )
-        self._task: TaskID | None = None
+        self._task: TaskID = self._progress.add_task("", total=None, requests="", virtual="")
+        self._entered_s = 0.0
         self._drawn_s = 0.0
-        self._started_s = 0.0
 
     def __enter__(self) -> SimulationProgress:
-        self._started_s = time.monotonic()
-        self._task = self._progress.add_task("", total=None, requests="", virtual="0 ms")
-        self._progress.start()
+        self._entered_s = self._drawn_s = time.monotonic()
         return self
 
     def __exit__(
@@ -49,10 +47,10 @@ class SimulationProgress:
     def update(self, now_ms: float, ended_requests: int, total_requests: int) -> None:
         """Take note of where the simulation is, and draw it if the last drawing is old enough."""
         now_s = time.monotonic()
-        if self._task is None or now_s - self._drawn_s < _REDRAW_S:
+        if now_s - self._drawn_s < _REDRAW_S:
             return
         self._drawn_s = now_s
-        rate = ended_requests / max(now_s - self._started_s, _REDRAW_S)
+        rate = ended_requests / (now_s - self._entered_s)
         self._progress.update(
             self._task,
             completed=ended_requests,
@@ -60,4 +58,5 @@ class SimulationProgress:
             requests=f"{ended_requests:,}/{total_requests:,} requests {rate:,.0f}/s",
             virtual=time_in_words(now_ms),
         )
+        self._progress.start()  # not before, so that a simulation shorter than this shows no bar
         self._progress.refresh()

@@ -68,7 +68,7 @@ class Simulation:
         self._recorder = Recorder(record)
         self._ended = 0
         self._ends: list[tuple[float, int]] = []  # (end, worker) of what is in flight; stale entries are skipped
-        self._boundary: list[int] = []  # workers between two passes, a heap
+        self._boundary: list[int] = []  # workers that are between two passes and have to decide what is next
         self._live: dict[int, EngineRequest] = {}
         self._timeouts: list[tuple[float, int]] = []  # (time, request); entries of ended requests are skipped
 
@@ -83,11 +83,14 @@ class Simulation:
         driver = self.driver
         ends = self._ends
         workers = self.workers
+        engines = [worker.engine for worker in workers]
+        boundary = self._boundary
         polls = 0
+        ready_ms = driver.next_ready_ms()
         while True:
-            now_ms = driver.next_ready_ms()
+            now_ms = ready_ms
             while ends:
-                if workers[ends[0][1]].engine.end_ms != ends[0][0]:
+                if engines[ends[0][1]].end_ms != ends[0][0]:
                     heappop(ends)
                     continue
                 if ends[0][0] < now_ms:
@@ -105,17 +108,25 @@ class Simulation:
             clock.now_ms = now_ms
             while ends and ends[0][0] <= now_ms:
                 end_ms, number = heappop(ends)
-                worker = workers[number]
-                if worker.engine.end_ms == end_ms:
-                    self._to_boundary(worker)
-                    for request in worker.engine.end():
-                        self._finish(worker, request, end_ms)
+                engine = engines[number]
+                if engine.end_ms == end_ms:
+                    worker = workers[number]
+                    worker.at_boundary = True
+                    boundary.append(number)
+                    finished = engine.end()
+                    if finished:
+                        for request in finished:
+                            self._finish(worker, request, end_ms)
+                        ready_ms = driver.next_ready_ms()
             if self._timeouts:
                 self._expire(now_ms)
-            while driver.next_ready_ms() <= now_ms:  # again, because a rejected turn is followed by the next at once
+                ready_ms = driver.next_ready_ms()
+            while ready_ms <= now_ms:  # again and again: a rejected turn is followed by the next one at once
                 for number in driver.release(now_ms):
                     self._arrive(number, now_ms)
-            self._start_passes(now_ms)
+                ready_ms = driver.next_ready_ms()
+            if boundary:
+                self._start_passes(now_ms)
             polls += 1
             if polls == EVENTS_PER_POLL:
                 polls = 0
@@ -211,15 +222,19 @@ class Simulation:
     def _to_boundary(self, worker: Worker) -> None:
         if not worker.at_boundary:
             worker.at_boundary = True
-            heappush(self._boundary, worker.number)
+            self._boundary.append(worker.number)
 
     def _start_passes(self, now_ms: float) -> None:
-        while self._boundary:
-            worker = self.workers[heappop(self._boundary)]
+        boundary = self._boundary
+        if len(boundary) > 1:
+            boundary.sort()
+        for number in boundary:
+            worker = self.workers[number]
             worker.at_boundary = False
             end_ms = worker.engine.begin(now_ms)
             if end_ms != INFINITE:
-                heappush(self._ends, (end_ms, worker.number))
+                heappush(self._ends, (end_ms, number))
+        boundary.clear()
 
     def halt(self, now_ms: float, why: str) -> None:
         """Stop for good: passes that end by now have happened, those in flight have not."""

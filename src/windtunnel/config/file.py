@@ -91,7 +91,7 @@ def _parse(name: str, text: str) -> ConfigFile:
     try:
         loader = ConfigLoader(text)
         node = loader.get_single_node()
-        if node is None:
+        if node is None or node.tag == "tag:yaml.org,2002:null":
             return ConfigFile(name, {}, {})
         if not isinstance(node, yaml.MappingNode):
             line = node.start_mark.line + 1

@@ -109,11 +109,9 @@ def load_config(
     """
     given = _by_path(assignments)
     data: dict[str, Any] = copy.deepcopy(file.data) if file else {}
-    for path in given:
-        for replacing, replaced in REPLACES.items():
-            if path == replacing or path.startswith(f"{replacing}."):
-                for victim in replaced:
-                    _remove(data, victim)
+    for path, assignment in given.items():
+        if assignment.value is not None:
+            _make_way(data, path)
     for path, assignment in given.items():
         _assign(data, path, assignment.value)
     workload = data.get("workload") or {}
@@ -169,6 +167,14 @@ def _assign(data: dict[str, Any], path: str, value: object) -> None:
             return  # the schema reports what stands there instead of a section
         data = inner
     data[name] = value
+
+
+def _make_way(data: dict[str, Any], path: str) -> None:
+    """Remove what the field `path` takes the place of."""
+    for replacing, replaced in REPLACES.items():
+        if path == replacing or path.startswith(f"{replacing}."):
+            for other in replaced:
+                _remove(data, other)
 
 
 def _remove(data: dict[str, Any], path: str) -> None:

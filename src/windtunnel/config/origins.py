@@ -112,9 +112,7 @@ class Origins:
         found = found_in_words(detail["input"])
         if detail["type"] == "value_error":
             return f"found {found}, {detail['ctx']['error']}"
-        field = FIELDS.get(path) or FIELDS.get(path.rpartition(".")[0])  # an item of a list is described by the list
-        if field is None:
-            return f"found {found}, expected a mapping of fields"
+        field = FIELDS[path if path in FIELDS else path.rpartition(".")[0]]  # an item of a list is of the list's kind
         expected = field.expected
         if detail["type"] == "less_than_equal":
             expected += f" and at most {detail['ctx']['le']}"

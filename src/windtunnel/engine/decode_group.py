@@ -18,18 +18,33 @@ def _by_admission(request: EngineRequest) -> int:
     return request.admission
 
 
+NEVER = 1 << 62
+
+
 class DecodeGroup:
     """Requests that decode one token in each pass.
 
     Attributes:
         size: number of members.
         step: passes so far.
+        ring: per residue of steps modulo block_size, members whose next block opens at such a step.
         context_tokens: sum of the members' logical contexts in the next pass, the token it computes included.
+        finish_step: step at which the first member is done; NEVER without members.
         last_admission: at least the highest admission number among the members; stale after leaves, which
             only makes its reader careful.
     """
 
-    __slots__ = ("_finish", "_ring", "_slots", "block_size", "context_tokens", "last_admission", "size", "step")
+    __slots__ = (
+        "_finish",
+        "_slots",
+        "block_size",
+        "context_tokens",
+        "finish_step",
+        "last_admission",
+        "ring",
+        "size",
+        "step",
+    )
 
     def __init__(self, block_size: int, track_slots: bool) -> None:
         """`track_slots` keeps the members of each slot too, for owners that must order their blocks."""
@@ -38,7 +53,8 @@ class DecodeGroup:
         self.step = 0
         self.context_tokens = 0
         self.last_admission = 0
-        self._ring = [0] * block_size  # members whose next block opens at steps of this residue
+        self.finish_step = NEVER
+        self.ring = [0] * block_size
         self._slots: list[list[EngineRequest]] = [[] for _ in range(block_size if track_slots else 0)]
         self._finish: list[tuple[int, int, EngineRequest]] = []
 
@@ -50,11 +66,12 @@ class DecodeGroup:
         self.size += 1
         self.context_tokens += computed + 1
         slot = -base % self.block_size
-        self._ring[slot] += 1
+        self.ring[slot] += 1
         if self._slots:
             insort(self._slots[slot], request, key=_by_admission)
         left = request.max_output_tokens - request.output_tokens
         heappush(self._finish, (self.step + left, request.admission, request))
+        self.finish_step = self._finish[0][0]
         if request.admission > self.last_admission:
             self.last_admission = request.admission
 
@@ -66,7 +83,7 @@ class DecodeGroup:
         request.output_tokens = computed + 1 - request.prompt_tokens
         self.context_tokens -= computed + 1
         slot = -request.base % self.block_size
-        self._ring[slot] -= 1
+        self.ring[slot] -= 1
         if self._slots:
             self._slots[slot].remove(request)
 
@@ -74,25 +91,20 @@ class DecodeGroup:
         """Drop the finish entry of a member that left before its end. O(members)."""
         self._finish = [entry for entry in self._finish if entry[2] is not request]
         heapify(self._finish)
+        self.finish_step = self._finish[0][0] if self._finish else NEVER
 
     def dissolve(self) -> None:
         """Drop all finish entries; every member has left."""
         self._finish.clear()
+        self.finish_step = NEVER
         self.last_admission = 0
 
-    def steps_to_finish(self) -> int:
-        """Passes until the first member is done; there must be one."""
-        return self._finish[0][0] - self.step
-
-    def pop_finished(self) -> EngineRequest | None:
-        """A member whose last token is computed, in batch order; None if there is none left."""
-        if self._finish and self._finish[0][0] == self.step:
-            return heappop(self._finish)[2]
-        return None
-
-    def blocks_next(self) -> int:
-        """Blocks that the next pass takes."""
-        return self._ring[self.step % self.block_size]
+    def pop_finished(self) -> EngineRequest:
+        """The member that is done at `finish_step`, the first of them in batch order; it still has to leave."""
+        finish = self._finish
+        request = heappop(finish)[2]
+        self.finish_step = finish[0][0] if finish else NEVER
+        return request
 
     def blocks_for(self, passes: int) -> int:
         """Blocks that the next `passes` passes take."""
@@ -102,9 +114,9 @@ class DecodeGroup:
         start = self.step % bs
         stop = start + passes - whole * bs
         if stop > start:
-            need += sum(self._ring[start:stop])
+            need += sum(self.ring[start:stop])
             if stop > bs:
-                need += sum(self._ring[: stop - bs])
+                need += sum(self.ring[: stop - bs])
         return need
 
     def passes_within(self, free_blocks: int, limit: int) -> int:
@@ -120,7 +132,7 @@ class DecodeGroup:
         left = free_blocks % decodes
         step = self.step
         while fits < limit:
-            left -= self._ring[(step + fits) % bs]
+            left -= self.ring[(step + fits) % bs]
             if left < 0:
                 break
             fits += 1
@@ -131,7 +143,7 @@ class DecodeGroup:
         bs = self.block_size
         step = self.step
         total = 0
-        for slot, members in enumerate(self._ring):
+        for slot, members in enumerate(self.ring):
             if members:
                 total += members * ((slot - step) % bs)
         return total
@@ -150,5 +162,5 @@ class DecodeGroup:
         """Ascending offsets, within one cycle of block_size passes, of those that open or fill a block."""
         bs = self.block_size
         first = self.step
-        ring = self._ring
+        ring = self.ring
         return sorted((slot - first) % bs for slot in range(bs) if ring[slot] or ring[(slot + 1) % bs])

@@ -8,16 +8,15 @@ in flight, and is committed when it ends. Single passes and runs give the same r
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_left, bisect_right
 from typing import Protocol
 
 import numpy as np
 
+from windtunnel.engine.decode_group import DecodeGroup
 from windtunnel.engine.kv.block_pool import BlockPool
 from windtunnel.engine.request import EngineRequest
 from windtunnel.record.columns import PassColumns
-from windtunnel.timing.base import PassShape, TimingModel
+from windtunnel.timing.base import FloatArray, PassShape, TimingModel
 
 INFINITE = float("inf")
 MAX_PLANNED_PASSES = 2048  # a run that may be cut is not priced further ahead than this
@@ -28,6 +27,7 @@ class Scheduler(Protocol):
     """What an engine needs from the scheduler it models; see `VllmScheduler` for the meaning of each."""
 
     pool: BlockPool
+    group: DecodeGroup
     finished: list[EngineRequest]
 
     @property
@@ -40,7 +40,6 @@ class Scheduler(Protocol):
     def abort(self, request: EngineRequest, now_ms: float) -> None: ...
     def may_admit(self) -> bool: ...
     def decode_passes(self) -> int: ...
-    def decode_load(self) -> tuple[int, int]: ...
     def commit_decodes(self, passes: int) -> None: ...
     def blocks_for(self, passes: int) -> int: ...
     def schedule(self, now_ms: float) -> PassShape | None: ...
@@ -68,15 +67,14 @@ class Engine:
         self.passes = passes
         self.end_ms = INFINITE
         self._start_ms = 0.0
-        self._ends: array[float] = array("d")  # of the passes in flight
-        self._planned = 0  # how many of them are still meant to happen
-        self._run = False
+        self._run_ends: FloatArray = np.empty(0)  # ends of the passes of a run in flight
+        self._planned = 0  # how many of them are still meant to happen; 0 for a single pass
         self._leaving: list[EngineRequest] = []  # cancelled while something was in flight
 
     def submit(self, request: EngineRequest, now_ms: float) -> float:
         """Queue a request; returns the end of what is in flight, which a run gives up for an admission."""
         self.scheduler.submit(request)
-        if self._run and self.scheduler.may_admit():
+        if self._planned and self.scheduler.may_admit():
             return self.cut(now_ms)
         return self.end_ms
 
@@ -99,29 +97,27 @@ class Engine:
         if passes:
             if passes > MAX_PLANNED_PASSES:
                 passes = MAX_PLANNED_PASSES
-            self._ends = self._price_run(passes, now_ms)
-            self._run = True
+            ends = self._price_run(passes, now_ms)
+            self._run_ends = ends
+            self.end_ms = float(ends[-1])
         else:
             shape = scheduler.schedule(now_ms)
             if shape is None:
                 return INFINITE
             if self.timing.needs_physical_context:
                 shape.physical_context_tokens = scheduler.physical_tokens()
-            passes = 1
-            self._ends = array("d", (now_ms + self.timing.price_pass_ms(shape),))
-            self._run = False
+            self.end_ms = now_ms + self.timing.price_pass_ms(shape)
         self._planned = passes
         self._start_ms = now_ms
-        self.end_ms = self._ends[-1]
         return self.end_ms
 
     def cut(self, now_ms: float) -> float:
         """End a run with the pass in flight now; returns the end of what is in flight."""
-        if self._run:
-            reach = bisect_left(self._ends, now_ms) + 1
+        if self._planned:
+            reach = int(self._run_ends.searchsorted(now_ms)) + 1
             if reach < self._planned:
                 self._planned = reach
-                self.end_ms = self._ends[reach - 1]
+                self.end_ms = float(self._run_ends[reach - 1])
                 self.passes.cuts += 1
         return self.end_ms
 
@@ -130,15 +126,17 @@ class Engine:
 
         A request that was cancelled meanwhile is among them if it completed; its `cancelled_ms` tells.
         """
+        scheduler = self.scheduler
         self._commit(self._planned)
-        finished = self.scheduler.finished
-        self.scheduler.finished = []
+        finished = scheduler.finished
+        if finished:
+            scheduler.finished = []
         if self._leaving:
             now_ms = self.passes.end_ms[-1]
             for request in self._leaving:
                 if request not in finished:
-                    self.scheduler.abort(request, now_ms)
-                    finished.append(request)
+                    scheduler.abort(request, now_ms)
+                    finished = [*finished, request]
             self._leaving = []
         return finished
 
@@ -148,31 +146,32 @@ class Engine:
         Returns the requests that still completed or left, and those that remain, in the order of the queue.
         """
         finished: list[EngineRequest] = []
-        if self.end_ms != INFINITE:
-            done = bisect_right(self._ends, now_ms, 0, self._planned)
-            if done == self._planned:
-                finished = self.end()
-            elif self._run and done:
+        if self.end_ms <= now_ms:
+            finished = self.end()
+        elif self._planned and self.end_ms != INFINITE:
+            done = int(self._run_ends.searchsorted(now_ms, side="right"))
+            if done:
                 self._commit(done)
-            self.end_ms = INFINITE
+        self.end_ms = INFINITE
         at_ms = self.passes.end_ms[-1] if self.passes.end_ms else now_ms
         return finished, self.scheduler.settle(min(at_ms, now_ms))
 
     def free_blocks(self, now_ms: float) -> int:
         """KV blocks that nobody holds at now_ms, also inside a run."""
         free = self.scheduler.pool.free_blocks
-        if self._run and self.end_ms != INFINITE:
-            started = bisect_left(self._ends, now_ms) + 1
+        if self._planned and self.end_ms != INFINITE:
+            started = int(self._run_ends.searchsorted(now_ms)) + 1
             free -= self.scheduler.blocks_for(min(started, self._planned))
         return free
 
-    def _price_run(self, passes: int, now_ms: float) -> array[float]:
+    def _price_run(self, passes: int, now_ms: float) -> FloatArray:
         """Ends of the next `passes` passes of decodes."""
         timing = self.timing
-        decodes, context = self.scheduler.decode_load()
+        decodes = self.scheduler.group.size
+        context = self.scheduler.group.context_tokens
         physical = self.scheduler.physical_tokens() + decodes if timing.needs_physical_context else -1
-        ends = array("d")
         if passes <= LOOP_PASSES:
+            ends: list[float] = []
             end = now_ms
             shape = PassShape(decodes, context)
             shape.physical_context_tokens = physical
@@ -183,27 +182,26 @@ class Engine:
                 shape.sampled_context_tokens += decodes
                 if physical >= 0:
                     shape.physical_context_tokens += decodes
-            return ends
+            return np.array(ends)
         column = timing.price_run_ms(decodes, context, physical, passes)
         column[0] += now_ms
-        np.add.accumulate(column, out=column)  # a running sum in order, as the loop makes it
-        ends.frombytes(column.tobytes())
-        return ends
+        return np.add.accumulate(column, out=column)  # a running sum in order, as the loop makes it
 
     def _commit(self, done: int) -> None:
         passes = self.passes
         ends = passes.end_ms
-        planned = self._ends
         if not ends or ends[-1] != self._start_ms:
             passes.idle_pass.append(len(ends))
             passes.idle_until_ms.append(self._start_ms)
-        ends.extend(planned if done == len(planned) else planned[:done])
-        self.end_ms = INFINITE
-        if self._run:
+        if done:
+            ends.frombytes(self._run_ends[:done].tobytes())
+            self._planned = 0
+            self.end_ms = INFINITE
             passes.decode_runs += 1
             passes.passes_in_runs += done
             self.scheduler.commit_decodes(done)
-            self._run = False
         else:
+            ends.append(self.end_ms)
+            self.end_ms = INFINITE
             passes.single_passes += 1
             self.scheduler.conclude(self._start_ms)

@@ -52,6 +52,7 @@ class VllmScheduler:
         running: the batch, by admission number and so in the order of admission.
         finished: requests that ended since the owner last took the list.
         pool: the KV blocks.
+        group: the requests that decode.
     """
 
     def __init__(self, config: VllmConfig, passes: PassColumns, publish_events: bool = False) -> None:
@@ -75,7 +76,7 @@ class VllmScheduler:
         self.waiting: deque[EngineRequest] = deque()
         self.running: dict[int, EngineRequest] = {}
         self.finished: list[EngineRequest] = []
-        self._group = DecodeGroup(config.block_size, self.ordered_blocks)
+        self.group = DecodeGroup(config.block_size, self.ordered_blocks)
         self._prefilling: list[EngineRequest] = []  # those of `running` that do not decode, in that order
         self._grouped = True  # false while a pass that goes request by request is in flight
         self._head_refused = False  # ... and nothing that could help has happened since
@@ -127,7 +128,7 @@ class VllmScheduler:
         if self.running.get(request.admission) is request:
             if request.decoding:
                 self._leave_group(request, now_ms)
-                self._group.forget(request)
+                self.group.forget(request)
                 request.decoding = False
             else:
                 self._prefilling.remove(request)
@@ -177,7 +178,7 @@ class VllmScheduler:
 
     def may_admit(self) -> bool:
         """Whether the next pass could admit a request, as far as budget, batch and past refusals tell."""
-        decodes = self._group.size
+        decodes = self.group.size
         return (
             bool(self.waiting)
             and not self._head_refused
@@ -190,36 +191,42 @@ class VllmScheduler:
 
         They end at the first completion, and before a pass that the free blocks do not cover.
         """
-        decodes = self._group.size
-        if not decodes or self._prefilling or decodes > self.max_num_batched_tokens or self.may_admit():
+        group = self.group
+        decodes = group.size
+        if (
+            not decodes
+            or self._prefilling
+            or decodes > self.max_num_batched_tokens
+            or (self.waiting and self.may_admit())
+        ):
             return 0
-        limit = self._group.steps_to_finish() if self.fast_forward else 1
-        return self._group.passes_within(self.pool.free_blocks, limit)
-
-    def decode_load(self) -> tuple[int, int]:
-        """Number of decodes of the next pass and the sum of their logical contexts."""
-        return self._group.size, self._group.context_tokens
+        limit = group.finish_step - group.step if self.fast_forward else 1
+        free_blocks = self.pool.free_blocks
+        if decodes * (limit // self.block_size + 1) <= free_blocks:
+            return limit
+        return group.passes_within(free_blocks, limit)
 
     def commit_decodes(self, passes: int) -> None:
         """Do what `decode_passes` announced, up to `passes` of them, whose ends are recorded."""
-        group = self._group
+        group = self.group
         if self.ordered_blocks or self.observer is not None:
             self._walk_decodes(passes)
         else:
             self.pool.take(group.blocks_for(passes))
             group.step += passes
             group.context_tokens += passes * group.size
-        self._complete_decodes()
+        if group.finish_step == group.step:
+            self._complete_decodes()
         if self.observer is not None:
             self.observer.on_concluded()
 
     def blocks_for(self, passes: int) -> int:
         """KV blocks that the next `passes` passes of a run of decodes take."""
-        return self._group.blocks_for(passes)
+        return self.group.blocks_for(passes)
 
     def _walk_decodes(self, passes: int) -> None:
         """Take and hash blocks in the order of passes and requests, visiting only passes that do either."""
-        group = self._group
+        group = self.group
         observer = self.observer
         bs = self.block_size
         first = group.step
@@ -244,11 +251,11 @@ class VllmScheduler:
 
     def _decode_step(self) -> None:
         """One pass of the group: the blocks of one token for each member."""
-        group = self._group
+        group = self.group
         pool = self.pool
         decodes = group.size
         if not self.ordered_blocks:
-            need = group.blocks_next()
+            need = group.ring[group.step % self.block_size]
             if need:
                 pool.take(need)
             group.step += 1
@@ -272,7 +279,7 @@ class VllmScheduler:
 
     def _observe_refusal(self, observer: PassObserver) -> None:
         """Inside a run the head of the queue stays refused; what it was refused for changes with the free blocks."""
-        budget = self.max_num_batched_tokens - self._group.size
+        budget = self.max_num_batched_tokens - self.group.size
         if not self.waiting or budget <= 0 or len(self.running) >= self.max_num_seqs:
             return
         head = self.waiting[0]
@@ -293,7 +300,8 @@ class VllmScheduler:
     def conclude(self, start_ms: float) -> None:
         """Process the output of the pass that `schedule` chose; it began at start_ms and its end is recorded."""
         if self._grouped:
-            self._complete_decodes()
+            if self.group.finish_step == self.group.step:
+                self._complete_decodes()
             for request in self._chunks:
                 self._conclude_chunk(request, start_ms)
         else:
@@ -308,7 +316,7 @@ class VllmScheduler:
         for request in self._prefilling:
             unfilled += request.table.owned * bs - request.computed
         if self._grouped:
-            unfilled += self._group.unfilled_tokens()
+            unfilled += self.group.unfilled_tokens()
         else:
             for request in self._decoders:
                 unfilled += request.table.owned * bs - request.computed
@@ -317,7 +325,7 @@ class VllmScheduler:
     def _schedule_group(self, now_ms: float) -> PassShape | None:
         """All decodes as a group, then prompt chunks, then admissions. None, and nothing touched, if budget, order
         or blocks could deny a decode its token."""
-        group = self._group
+        group = self.group
         decodes = group.size
         budget = self.max_num_batched_tokens - decodes
         prefilling = self._prefilling
@@ -325,17 +333,18 @@ class VllmScheduler:
             return None
         bs = self.block_size
         cap = self._chunk_cap() if self.threshold_tokens else 0
-        need = group.blocks_next() if decodes else 0
+        need = group.ring[group.step % bs] if decodes else 0
         chunks: list[int] = []
         left = budget
         for request in prefilling:
             if left <= 0:
                 break
-            tokens = max(self._chunk(request, cap, left), 0)
+            tokens = self._chunk(request, cap, left)
             chunks.append(tokens)
             left -= tokens
-            if tokens:
-                need += max(-(-(request.computed + tokens) // bs) - request.table.owned, 0)
+            lacks = -(-(request.computed + tokens) // bs) - request.table.owned
+            if lacks > 0:
+                need += lacks
         if need > self.pool.free_blocks:
             return None
         observer = self.observer
@@ -357,7 +366,7 @@ class VllmScheduler:
 
         A pass may turn out empty: its only request preempted itself. The next one can admit it again.
         """
-        group = self._group
+        group = self.group
         pool = self.pool
         bs = self.block_size
         cap = self._chunk_cap()
@@ -376,7 +385,7 @@ class VllmScheduler:
             request = order[i]
             i += 1
             tokens = self._chunk(request, cap, budget)
-            if tokens <= 0:
+            if not tokens:
                 continue
             need = -(-(request.computed + tokens) // bs) - request.table.owned
             while need > pool.free_blocks:
@@ -417,7 +426,12 @@ class VllmScheduler:
         tokens = request.prompt_tokens + request.output_tokens - request.computed
         if 0 < cap < tokens:
             tokens = cap
-        return min(tokens, budget, self.max_model_len - request.computed - 1)
+        if tokens > budget:
+            tokens = budget
+        room = self.max_model_len - request.computed - 1
+        if tokens > room:
+            tokens = room
+        return tokens if tokens > 0 else 0
 
     def _compute(self, request: EngineRequest, tokens: int, shape: PassShape) -> None:
         """Blocks for the next tokens of a request, which the free queue covers; full ones are hashed."""
@@ -526,13 +540,13 @@ class VllmScheduler:
     # --- output
 
     def _complete_decodes(self) -> None:
-        group = self._group
-        request = group.pop_finished()
-        while request is not None:
-            self._leave_group(request, self.passes.end_ms[-1])
+        group = self.group
+        now_ms = self.passes.end_ms[-1]
+        while group.finish_step == group.step:
+            request = group.pop_finished()
+            self._leave_group(request, now_ms)
             request.decoding = False
             self._complete(request)
-            request = group.pop_finished()
 
     def _conclude_chunk(self, request: EngineRequest, start_ms: float) -> None:
         """A chunk that ends the prefill samples a token in the same pass."""
@@ -582,12 +596,12 @@ class VllmScheduler:
     def _join_group(self, request: EngineRequest) -> None:
         request.decoding = True
         request.emitting_from = len(self.passes.end_ms)
-        self._group.join(request)
+        self.group.join(request)
 
     def _leave_group(self, request: EngineRequest, now_ms: float) -> None:
         """Bring a member up to date and take it out; its finish entry stays."""
         self._catch_up(request)
-        self._group.leave(request)
+        self.group.leave(request)
         ends = self.passes.end_ms
         if len(ends) > request.emitting_from:
             request.note_tokens(request.emitting_from, len(ends) - 1, ends[-1])
@@ -605,7 +619,7 @@ class VllmScheduler:
     def _catch_up(self, request: EngineRequest) -> None:
         """Make explicit the blocks that a member has got, and filled, since it was last touched."""
         table = request.table
-        computed = request.base + self._group.step
+        computed = request.base + self.group.step
         table.owned = -(-computed // self.block_size)
         full = computed // self.block_size
         if self.caching and full > table.hashed:

@@ -8,16 +8,18 @@ deviation is that of the population. Source of the rule: what vLLM's and AIPerf'
 from __future__ import annotations
 
 import math
-from typing import TypeAlias
+from collections.abc import Iterator
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
-IntArray: TypeAlias = npt.NDArray[np.int64]
+IntArray: TypeAlias = npt.NDArray[np.signedinteger[Any]]
 
 STATISTICS = ("mean", "min", "max", "median", "p75", "p90", "p95", "p99", "std")
 _PERCENTILES = {"median": 50, "p75": 75, "p90": 90, "p95": 95, "p99": 99}
+_BLOCK = 1 << 16
 
 
 def describe(values: FloatArray, counts: IntArray | None = None) -> dict[str, float]:
@@ -30,34 +32,69 @@ def describe(values: FloatArray, counts: IntArray | None = None) -> dict[str, fl
     if not len(values):
         return dict.fromkeys(STATISTICS, 0.0)
     if counts is None:
-        values = np.sort(values)
-        counts = np.ones(len(values), dtype=np.int64)
-    else:
-        order = np.argsort(values, kind="stable")  # ties in a fixed order keep the sums below the same everywhere
-        values = values[order]
-        counts = counts[order]
-    ends = np.cumsum(counts)
-    total = int(ends[-1])
-    low = float(values[0])
-    high = float(values[-1])
+        counts = np.ones(len(values), dtype=np.int32)
+    low = float(values.min())
+    high = float(values.max())
+    total = int(counts.sum(dtype=np.int64))
     # Summing distances from the minimum keeps equal samples exact and the mean between minimum and maximum.
-    mean = min(low + float(np.sum((values - low) * counts)) / total, high)
-    variance = float(np.sum((values - mean) ** 2 * counts)) / total
-    result = {"mean": mean, "min": low, "max": high, "std": math.sqrt(variance)}
-    for name, percent in _PERCENTILES.items():
-        result[name] = _percentile(values, ends, percent)
+    distance = 0.0
+    for part, part_counts in _blocks(values, counts):
+        distance += float(np.sum((part - low) * part_counts))
+    mean = min(low + distance / total, high)
+    squares = 0.0
+    for part, part_counts in _blocks(values, counts):
+        squares += float(np.sum((part - mean) ** 2 * part_counts))
+    result = {"mean": mean, "min": low, "max": high, "std": math.sqrt(squares / total)}
+    ranks = {name: (total - 1) * (percent / 100) for name, percent in _PERCENTILES.items()}
+    wanted = sorted({min(math.floor(rank) + step, total - 1) for rank in ranks.values() for step in (0, 1)})
+    at_rank = dict(zip(wanted, _order_statistics(values, counts, wanted, low, high), strict=True))
+    for name, rank in ranks.items():
+        below = math.floor(rank)
+        share = rank - below
+        lower = at_rank[below]
+        upper = at_rank[min(below + 1, total - 1)]
+        # numpy interpolates from the nearer end, which keeps the result monotonic in the percentile.
+        result[name] = lower + (upper - lower) * share if share < 0.5 else upper - (upper - lower) * (1 - share)
     return {name: result[name] for name in STATISTICS}
 
 
-def _percentile(values: FloatArray, ends: IntArray, percent: int) -> float:
-    """Percentile of sorted `values`, the i-th of which fills the ranks below `ends[i]` that are not filled before."""
-    total = int(ends[-1])
-    rank = (total - 1) * (percent / 100)
-    below = math.floor(rank)
-    share = rank - below
-    lower = float(values[np.searchsorted(ends, below, side="right")])
-    upper = float(values[np.searchsorted(ends, min(below + 1, total - 1), side="right")])
-    # numpy interpolates from the nearer end, which keeps the result monotonic in `percent`.
-    if share < 0.5:
-        return lower + (upper - lower) * share
-    return upper - (upper - lower) * (1 - share)
+def _blocks(values: FloatArray, counts: IntArray) -> Iterator[tuple[FloatArray, IntArray]]:
+    """Stretches small enough that the arrays made from one are no matter beside `values`."""
+    for at in range(0, len(values), _BLOCK):
+        yield values[at : at + _BLOCK], counts[at : at + _BLOCK]
+
+
+def _order_statistics(values: FloatArray, counts: IntArray, ranks: list[int], low: float, high: float) -> list[float]:
+    """The samples at the ascending 0-based `ranks`, had each been repeated and all been sorted.
+
+    Only those buckets of equal width are sorted that a wanted rank falls in: sorting everything would take three
+    times the memory of the samples.
+    """
+    buckets = min(len(values), _BLOCK)
+    scale = (buckets - 1) / (high - low) if high > low else 0.0
+    if not math.isfinite(scale):  # all within a few of the smallest floats
+        scale = 0.0
+    mass = np.zeros(buckets)
+    for part, part_counts in _blocks(values, counts):
+        mass += np.bincount(((part - low) * scale).astype(np.int64), part_counts, minlength=buckets)
+    ends = np.cumsum(mass)  # whole numbers below 2**53: exact
+    chosen = np.unique(np.searchsorted(ends, ranks, side="right"))
+    is_chosen = np.zeros(buckets, dtype=np.bool_)
+    is_chosen[chosen] = True
+    found: list[FloatArray] = []
+    found_counts: list[IntArray] = []
+    for part, part_counts in _blocks(values, counts):
+        inside = is_chosen[((part - low) * scale).astype(np.int64)]
+        found.append(part[inside])
+        found_counts.append(part_counts[inside])
+    samples = np.concatenate(found)
+    order = np.argsort(samples, kind="stable")
+    samples = samples[order]
+    # ranks in `samples` begin anew in each bucket, after everything that the buckets before it hold
+    bucket = ((samples - low) * scale).astype(np.int64)
+    sample_ends = np.cumsum(np.concatenate(found_counts)[order], dtype=np.int64)
+    first = np.searchsorted(bucket, chosen)
+    before = np.where(first > 0, sample_ends[first - 1], 0)
+    skipped = ends[chosen] - mass[chosen] - before
+    sample_ends += np.repeat(skipped.astype(np.int64), np.diff(np.append(first, len(samples))))
+    return [float(sample) for sample in samples[np.searchsorted(sample_ends, ranks, side="right")]]

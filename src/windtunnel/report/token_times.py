@@ -75,12 +75,16 @@ class TokenTimes:
         after = self.break_after[broken]
         # Requests that emit both in a pass and in the one before it: +1 from the second token of a slice to its
         # last, -1 from the pass after a break's `before` to its `after`. Slices of different engines never touch.
-        size = len(self.end_ms) + 1
-        change = np.bincount(self.first[several] + 1, minlength=size)
-        change -= np.bincount(self.last[several] + 1, minlength=size)
-        change -= np.bincount(before + 1, minlength=size)
-        change += np.bincount(after + 1, minlength=size)
-        counts = np.cumsum(change)
-        used = np.flatnonzero(counts)
-        gaps = np.concatenate((self.end_ms[used] - self.end_ms[used - 1], self.end_ms[after] - self.end_ms[before]))
-        return gaps, np.concatenate((counts[used], np.ones(len(after), dtype=np.int64)))
+        counts = np.zeros(len(self.end_ms) + 1, dtype=np.int32)
+        np.add.at(counts, self.first[several] + 1, 1)
+        np.subtract.at(counts, self.last[several] + 1, 1)
+        np.subtract.at(counts, before + 1, 1)
+        np.add.at(counts, after + 1, 1)
+        np.cumsum(counts, out=counts)
+        used = counts[1:-1] != 0  # the first pass of an engine ends no gap
+        gaps = np.diff(self.end_ms)[used] if len(self.end_ms) else np.empty(0)
+        counts = counts[1:-1][used]
+        if not len(after):
+            return gaps, counts
+        broken_gaps = self.end_ms[after] - self.end_ms[before]
+        return np.concatenate((gaps, broken_gaps)), np.concatenate((counts, np.ones(len(after), dtype=np.int32)))

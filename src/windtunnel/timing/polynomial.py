@@ -61,5 +61,6 @@ class PolynomialTiming:
         u *= 54.01
         part += u
         part += 5.74
-        part /= self.decode_divisor
+        if self.decode_divisor != 1.0:
+            part /= self.decode_divisor
         return part

@@ -44,40 +44,47 @@ class Driver:
         self._workload = workload
         self._closed_loop = concurrency is not None
         self._sent = bytearray(workload.num_requests)  # 1 while in flight
-        # (ready_ms, session, request): turns whose session waits for them. Of the sessions that have not started, an
-        # open loop keeps only the earliest here.
+        # (ready_ms, session, request): turns whose session waits for them; in a closed loop first turns as well
         self._ready: list[tuple[float, int, int]] = []
-        self._started = 0  # sessions that are, or have been, in `_ready`
+        self._started = 0  # sessions started, in `_session_order`
         self._session_order = array("q", range(workload.num_sessions))
         self._session_ms = array("d")  # arrivals in that order; open loop only
+        self._next_session_ms = INFINITY  # ... of the next session to start
         if concurrency is None:
             self._sort_by_arrival()
-            self._start_next_session()
         else:
             for _ in range(min(concurrency, workload.num_sessions)):
-                self._start_next_session()
+                self._start_next_session(0.0)
 
     @property
     def exhausted(self) -> bool:
         """Nothing is left to release and nothing is in flight."""
-        return not self._ready and not self.in_flight
+        return not self._ready and not self.in_flight and self._next_session_ms == INFINITY
 
     def next_ready_ms(self) -> float:
         """When `release` will next have something to send; infinity if that takes a completion, or never comes."""
-        return self._ready[0][0] if self._ready else INFINITY
+        if self._ready and self._ready[0][0] < self._next_session_ms:
+            return self._ready[0][0]
+        return self._next_session_ms
 
     def release(self, now_ms: float) -> list[int]:
         """Send what is ready at or before `now_ms`: request numbers, ordered by (ready time, session number)."""
         ready = self._ready
         sent: list[int] = []
-        while ready and ready[0][0] <= now_ms:
-            ready_ms, _, request = heappop(ready)
-            if self._closed_loop:
-                self.arrival_ms[request] = now_ms
+        while True:
+            session_ms = self._next_session_ms
+            if ready and ready[0][0] <= now_ms and ready[0] < (session_ms, self._next_session()):
+                ready_ms, _, request = heappop(ready)
+                self.arrival_ms[request] = now_ms if self._closed_loop else ready_ms
+            elif session_ms <= now_ms:
+                request = self._workload.first_turn[self._session_order[self._started]]
+                self.arrival_ms[request] = session_ms
+                self._started += 1
+                self._next_session_ms = (
+                    self._session_ms[self._started] if self._started < len(self._session_ms) else INFINITY
+                )
             else:
-                self.arrival_ms[request] = ready_ms
-                if self._workload.turn[request] == 0:
-                    self._start_next_session()
+                break
             self._sent[request] = 1
             sent.append(request)
         self.released += len(sent)
@@ -114,13 +121,18 @@ class Driver:
         order = np.argsort(arrivals, kind="stable")
         self._session_order = array("q", order.astype(np.int64).tobytes())
         self._session_ms = array("d", arrivals[order].tobytes())
+        if self._session_ms:
+            self._next_session_ms = self._session_ms[0]
 
-    def _start_next_session(self, place_free_ms: float = 0.0) -> None:
-        """Make the next first turn ready: at its arrival, or in a closed loop when there is a place for its session."""
+    def _next_session(self) -> int:
+        """Number of the session that the open loop starts next; beyond all when there is none."""
+        return self._session_order[self._started] if self._started < len(self._session_order) else self._started
+
+    def _start_next_session(self, place_free_ms: float) -> None:
+        """Closed loop: make the next first turn ready, when there is a place for its session."""
         place = self._started
         if place == len(self._session_order):
             return
         self._started = place + 1
         session = self._session_order[place]
-        ready_ms = place_free_ms if self._closed_loop else self._session_ms[place]
-        heappush(self._ready, (ready_ms, session, self._workload.first_turn[session]))
+        heappush(self._ready, (place_free_ms, session, self._workload.first_turn[session]))

@@ -38,8 +38,8 @@ class BlockPool:
     Attributes:
         num_blocks: usable blocks.
         tree: the cached ones by content.
-        blank: free blocks without a hash, which are used first.
-        idle: free blocks with a hash, in the queue.
+        free_blocks: blocks that nobody holds.
+        blank: those of them without a hash, which are used first; the others are in the queue.
         events: what happened since the owner last cleared it, if `log_events`.
     """
 
@@ -48,16 +48,11 @@ class BlockPool:
         self.block_size = block_size
         self.caching = caching
         self.tree = PrefixTree(block_size)
+        self.free_blocks = num_blocks
         self.blank = num_blocks
-        self.idle = 0
         self.queue = Span(self.tree.root)  # a ring: queue.after is evicted next
         self.log_events = log_events and caching
         self.events: list[CacheEvent] = []
-
-    @property
-    def free_blocks(self) -> int:
-        """Blocks that nobody holds."""
-        return self.blank + self.idle
 
     def match(self, content: Content, limit_blocks: int) -> Match:
         """The cached prefix of `content`, at most `limit_blocks` blocks. Changes nothing."""
@@ -78,7 +73,7 @@ class BlockPool:
             size = node.size
             if span.ref == 0:
                 self._unlink(span)
-                self.idle -= size
+                self.free_blocks -= size
             span.ref += 1
             table.spans.append(span)
             table.counts.append(size)
@@ -97,7 +92,9 @@ class BlockPool:
         tree = self.tree
         node = tree.root
         if spans:
-            tip = self._tip(table)
+            tip = spans[-1]
+            if counts[-1] > tip.node.size:
+                tip = self._tip(table)
             node = tip.node
             if tip.ref == 1 and not node.children and len(node.copies) == 1:
                 # nobody else can tell: grow in place. The old content may go on differently beyond the old end.
@@ -117,13 +114,13 @@ class BlockPool:
 
     def take(self, count: int) -> None:
         """Take `count` free blocks, which there must be; those with a hash are evicted."""
+        self.free_blocks -= count
         blank = self.blank
         if count <= blank:
             self.blank = blank - count
             return
         count -= blank
         self.blank = 0
-        self.idle -= count
         queue = self.queue
         while count > 0:
             span = queue.after
@@ -152,7 +149,9 @@ class BlockPool:
         """Give up all blocks of a table: hashed ones tail first to the back of the queue, the others to its front."""
         spans = table.spans
         counts = table.counts
-        self.blank += table.owned - table.hashed
+        blank = table.owned - table.hashed
+        self.blank += blank
+        freed = blank
         queue = self.queue
         while spans:
             span = spans[-1]
@@ -162,12 +161,13 @@ class BlockPool:
             counts.pop()
             span.ref -= 1
             if span.ref == 0:
-                self.idle += span.node.size
+                freed += span.node.size
                 last = queue.before
                 span.before = last
                 span.after = queue
                 last.after = span
                 queue.before = span
+        self.free_blocks += freed
         table.hashed = 0
         table.owned = 0
 

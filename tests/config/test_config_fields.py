@@ -1,0 +1,202 @@
+"""Every field can be set by its path, refuses what is no value for it, and describes itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from windtunnel.config.fields import FIELDS, ConfigField, closest_field, found_in_words, parse_value
+from windtunnel.config.file import ConfigFile
+from windtunnel.config.load import load_config, parse_set
+from windtunnel.config.schema import Config, Section, WorkloadConfig
+from windtunnel.errors import InputError
+
+VALUES = [field for field in FIELDS.values() if not field.is_section]
+SECTIONS = [field for field in FIELDS.values() if field.is_section]
+
+# What has to stand beside a field before the schema lets it have an effect.
+SYNTHETIC = {"workload": {"synthetic": {"isl": 8, "osl": 8, "requests": 8, "rate": 1.0}}}
+BESIDE: dict[str, list[str]] = {
+    "workload.synthetic.turn_delay_ms": ["workload.synthetic.turns=2"],
+    "workload.synthetic.prefix_ratio": ["workload.synthetic.prefix_groups=1"],
+    "workload.synthetic.prefix_groups": ["workload.synthetic.prefix_ratio=0.5"],
+    "engine.long_prefill_token_threshold_adaptive": ["engine.long_prefill_token_threshold=1"],
+    "cluster.router.tie_break": ["cluster.router.kind=least-loaded"],
+}
+
+
+def some_value(field: ConfigField) -> tuple[str, object]:
+    """A value that the field accepts, as text and as it is then."""
+    if field.choices:
+        last = field.choices[-1]
+        return ("false", False) if last is False else (last, last)
+    if field.path.endswith(".kind"):
+        return "mine:thing", "mine:thing"
+    if field.is_list:
+        return "a.jsonl", ["a.jsonl"]
+    if field.is_text:
+        return "some text", "some text"
+    if field.expected == "true or false":
+        return str(not field.default).lower(), not field.default
+    if field.expected.startswith("an integer"):
+        return "7", 7
+    return "0.25", 0.25
+
+
+def value_at(config: Config, path: str) -> object:
+    value: object = config
+    for name in path.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def base_file(path: str) -> ConfigFile:
+    return ConfigFile("base.yaml", SYNTHETIC if path.startswith("workload.synthetic.") else {}, {})
+
+
+@pytest.mark.parametrize("field", VALUES, ids=lambda field: field.path)
+def test_a_field_is_set_by_its_path(field):
+    text, value = some_value(field)
+    sets = [parse_set(f"{field.path}={text}"), *map(parse_set, BESIDE.get(field.path, []))]
+    config = load_config(base_file(field.path), sets).config
+    assert value_at(config, field.path) == value
+
+
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [
+        pytest.param(field, text, id=f"{field.path}={text}")
+        for field in VALUES
+        if not (field.is_text or field.is_list)
+        for text in ("nonsense", "-1", "[1]", "{a: 1}", *([] if field.nullable else [""]))
+    ],
+)
+def test_a_field_refuses_what_is_no_value_of_it(field, text):
+    with pytest.raises(InputError, match=f"^--set {field.path}: found .*, expected {field.expected}"):
+        load_config(base_file(field.path), [parse_set(f"{field.path}={text}")])
+
+
+@pytest.mark.parametrize("field", VALUES, ids=lambda field: field.path)
+def test_a_field_takes_null_only_if_it_says_so(field):
+    sets = [parse_set(f"{field.path}=null"), *map(parse_set, BESIDE.get(field.path, []))]
+    if field.path == "workload.synthetic.rate":
+        sets.append(parse_set("workload.concurrency=1"))
+    if field.nullable:
+        assert value_at(load_config(base_file(field.path), sets).config, field.path) is None
+    elif field.path.endswith(".kind") or not (field.is_text or field.is_list):
+        with pytest.raises(InputError, match=f"^--set {field.path}: found "):
+            load_config(base_file(field.path), sets)
+    else:
+        assert value_at(load_config(base_file(field.path), sets).config, field.path) in ("null", ["null"])
+
+
+@pytest.mark.parametrize("field", SECTIONS, ids=lambda field: field.path)
+def test_a_section_cannot_be_set(field):
+    with pytest.raises(InputError, match=f"^--set {field.path}: is a section, expected one of its fields, such as"):
+        parse_set(f"{field.path}={{}}")
+
+
+def test_every_field_of_the_schema_is_known_and_described():
+    def paths(section: type[Section], prefix: str) -> list[str]:
+        found = []
+        for name, info in section.model_fields.items():
+            found.append(prefix + name)
+            for kind in (info.annotation, *getattr(info.annotation, "__args__", ())):
+                if isinstance(kind, type) and issubclass(kind, Section):
+                    found += paths(kind, f"{prefix}{name}.")
+        return found
+
+    assert list(FIELDS) == paths(Config, "")
+    assert [field.path for field in VALUES if not field.description] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("engine.block_size", "an integer of at least 1"),
+        ("engine.long_prefill_token_threshold", "an integer of at least 0"),
+        ("engine.watermark", "a number of at least 0 and below 1"),
+        ("workload.synthetic.prefix_ratio", "a number from 0 to 1"),
+        ("workload.speedup", "a number above 0"),
+        ("engine.enable_prefix_caching", "true or false"),
+        ("engine.async_scheduling", "false"),
+        ("cluster.router.tie_break", "'lowest' or 'random'"),
+        ("workload.path", "text or a list of texts"),
+        ("output.report", "text"),
+        ("workload.synthetic", "a mapping of fields"),
+    ],
+)
+def test_what_a_field_accepts_in_words(path, expected):
+    assert FIELDS[path].expected == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "hint"),
+    [
+        ("engine.blok_size", "did you mean 'engine.block_size'?"),
+        ("block_size", "did you mean 'engine.block_size'?"),
+        ("blok_size", "did you mean 'engine.block_size'?"),
+        ("enigne.block_size", "did you mean 'engine.block_size'?"),
+        ("engine.block-size", "did you mean 'engine.block_size'?"),
+        ("engine.block_size.tokens", "did you mean 'engine.block_size'?"),
+        ("workload.rate", "did you mean 'workload.synthetic.rate'?"),
+        ("router", "did you mean 'cluster.router'?"),
+        ("slo.zzz", "expected one of 'slo.ttft_ms', 'slo.itl_ms', 'slo.e2e_ms'"),
+        (
+            "zzz",
+            "expected one of 'workload', 'cluster', 'engine', 'timing', 'slo', 'output', 'seed', 'max_time_s'",
+        ),
+    ],
+)
+def test_the_closest_field(path, hint):
+    assert closest_field(path) == hint
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "value"),
+    [
+        ("engine.block_size", "16", 16),
+        ("engine.block_size", "[16", "[16"),
+        ("timing.speedup", "1e-1", 0.1),
+        ("engine.behaviour", "0.33", 0.33),
+        ("output.report", "123", "123"),
+        ("output.report", "a: b #c", "a: b #c"),
+        ("output.report", "'123'", "123"),
+        ("output.report", "null", None),
+        ("workload.path", "2024-01.jsonl", "2024-01.jsonl"),
+        ("workload.path", "[a, b]", ["a", "b"]),
+        ("cluster.router.kind", "null", "null"),
+    ],
+)
+def test_text_of_a_command_line_as_a_value(path, text, value):
+    assert parse_value(path, text) == value
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (None, "null"),
+        (True, "true"),
+        (3, "3"),
+        ("a", "'a'"),
+        ({"a": 1}, "a mapping"),
+        ([1], "a list"),
+        ("x" * 99, "'" + "x" * 56 + "..."),
+    ],
+)
+def test_values_in_error_messages(value, words):
+    assert found_in_words(value) == words
+
+
+def test_a_set_without_value():
+    with pytest.raises(InputError) as caught:
+        parse_set("engine.block_size")
+    assert str(caught.value) == "--set: found 'engine.block_size', expected FIELD=VALUE such as engine.block_size=16"
+
+
+def test_unquoted_releases_and_aliases_in_yaml():
+    config = Config.model_validate({"engine": {"behaviour": 0.33, "scheduling_policy": "fifo"}})
+    assert (config.engine.behaviour, config.engine.scheduling_policy) == ("0.33", "fcfs")
+
+
+def test_one_path_may_stand_without_a_list():
+    assert WorkloadConfig.model_validate({"path": "a.jsonl"}).path == ["a.jsonl"]

@@ -1,0 +1,357 @@
+"""Plays a scenario of vllm_format.py to our vLLM engine and writes down what it decides, in the recorded format.
+
+Every pass takes 1 ms, so pass p lasts from p to p + 1 ms. The scheduler is driven below the front end: nothing is
+refused or clipped at submission. Requests arrive and are aborted at their pass boundaries, which cuts the run of
+passes in flight where the engine says so; what is recorded inside a run comes from the observer's walk through it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from golden.vllm_format import (
+    IDLE_PASSES,
+    OUTPUT_SEED,
+    BlockHashes,
+    EventLog,
+    RawEvent,
+    Recording,
+    Scenario,
+    token_ids,
+    with_defaults,
+)
+from oracle.expand_spans import cached_copies, queued_hashes
+from windtunnel.config.schema import VllmConfig
+from windtunnel.engine.engine import INFINITE, Engine
+from windtunnel.engine.kv.events import CacheEvent
+from windtunnel.engine.request import EngineRequest
+from windtunnel.engine.vllm import VllmScheduler
+from windtunnel.record.columns import PassColumns
+from windtunnel.timing.base import FloatArray, PassShape
+from windtunnel.workload.content import Content, Run, output_origin
+
+RECORD_FIELDS = (
+    "output_tokens",
+    "emitted_tokens",
+    "hit_tokens",
+    "reused_tokens",
+    "preemptions",
+    "first_admit_ms",
+    "first_pass",
+    "last_pass",
+    "breaks",
+    "queued_ms",
+    "prefill_ms",
+    "stalled_ms",
+    "preempted_ms",
+    "decode_ms",
+    "marker_ms",
+)
+EARLY_MS = 0.5  # how long before its pass boundary a request arrives, while an engine is busy, if asked for
+
+
+class UnitTiming:
+    """Every pass takes 1 ms."""
+
+    needs_physical_context = False
+
+    def price_pass_ms(self, shape: PassShape) -> float:
+        return 1.0
+
+    def price_run_ms(
+        self, num_decodes: int, context_tokens: int, physical_context_tokens: int, passes: int
+    ) -> FloatArray:
+        return np.ones(passes)
+
+
+def engine_config(scenario: Scenario, fast_forward: bool) -> VllmConfig:
+    """The engine of a scenario with all its settings. Our pools do not count the null block."""
+    return VllmConfig(
+        num_gpu_blocks=scenario["num_gpu_blocks"] - 1,
+        block_size=scenario["block_size"],
+        max_num_seqs=scenario["max_num_seqs"],
+        max_num_batched_tokens=scenario["max_num_batched_tokens"],
+        max_model_len=scenario["max_model_len"],
+        enable_prefix_caching=scenario["enable_prefix_caching"],
+        enable_chunked_prefill=scenario["enable_chunked_prefill"],
+        long_prefill_token_threshold=scenario["long_prefill_token_threshold"],
+        long_prefill_token_threshold_adaptive=bool(
+            scenario["long_prefill_token_threshold_adaptive"] and scenario["long_prefill_token_threshold"]
+        ),
+        watermark=float(scenario["watermark"]),
+        scheduler_reserve_full_isl=scenario["scheduler_reserve_full_isl"],
+        fast_forward=fast_forward,
+    )
+
+
+def engine_request(scenario: Scenario, number: int) -> EngineRequest:
+    """Request `number` of a scenario; its segments that quote outputs become runs of those outputs."""
+    described = scenario["requests"][number]
+    runs: list[Run] = []
+    for seed, length, *start in described["prompt"]:
+        origin = output_origin(seed - OUTPUT_SEED) if seed >= OUTPUT_SEED else seed
+        runs.append((origin, sum(start), length))
+    prompt_tokens = sum(run[2] for run in runs)
+    output_tokens = max(1, min(described["output_len"], scenario["max_model_len"] - prompt_tokens))
+    content = Content(runs, (output_origin(number), 0, output_tokens))
+    return EngineRequest(number, content, prompt_tokens, output_tokens, float(described["arrival_pass"]))
+
+
+class ContentHashes:
+    """Block hashes of the requests of a scenario, found by their content object."""
+
+    def __init__(self, scenario: Scenario, requests: Sequence[EngineRequest]) -> None:
+        self.hasher = BlockHashes(scenario["block_size"])
+        self._chains: dict[int, list[int]] = {}
+        for request in requests:
+            tokens = token_ids(scenario["requests"][request.number]["prompt"])
+            tokens += token_ids([[OUTPUT_SEED + request.number, request.max_output_tokens]])
+            chain = self._chains[id(request.table.content)] = []
+            self.hasher.extend(chain, tokens)
+
+    def chain(self, content: Content, blocks: int) -> list[int]:
+        """Hashes of all full blocks of a content, which must be `blocks` at least."""
+        chain = self._chains[id(content)]
+        assert len(chain) >= blocks
+        return chain
+
+    def raw(self, events: list[CacheEvent]) -> list[RawEvent]:
+        """KV events with block hashes in the place of contents."""
+        raw: list[RawEvent] = []
+        for event in events:
+            chain = self.chain(event.content, event.end)
+            blocks = chain[event.first : event.end]
+            if event.stored:
+                raw.append(("S", chain[event.first - 1] if event.first else None, blocks))
+            else:
+                raw.append(("R", None, blocks[::-1]))
+        return raw
+
+
+class PassRecorder:
+    """The observer that writes down each pass.
+
+    Attributes:
+        passes: recorded so far, by pass number.
+    """
+
+    def __init__(self, scheduler: VllmScheduler, names: list[str], hashes: ContentHashes) -> None:
+        self.scheduler = scheduler
+        self.names = names
+        self.hashes = hashes
+        self.log = EventLog()
+        self.passes: dict[int, dict[str, Any]] = {}
+        self.added: dict[int, list[int]] = {}
+        self.aborted: dict[int, list[int]] = {}
+        self._pass: dict[str, Any] = {}
+        self._free_scheduled = 0
+        self._queues: dict[str, list[str]] = {"run": [], "wait": []}
+
+    def begin(self, number: int) -> None:
+        """Pass `number` is scheduled next."""
+        self._pass = {"p": number}
+
+    def on_admission(self, request: EngineRequest, hit_tokens: int) -> None:
+        row = [self.names[request.number], hit_tokens]
+        self._pass.setdefault("resumed" if request.preemptions else "new", []).append(row)
+
+    def on_preemption(self, victim: EngineRequest, requester: EngineRequest) -> None:
+        self._pass.setdefault("preempted", []).append([self.names[victim.number], self.names[requester.number]])
+
+    def on_refusal(self, head: EngineRequest, hit_tokens: int, free_blocks: int) -> None:
+        assert "blocked" not in self._pass
+        self._pass["blocked"] = [self.names[head.number], hit_tokens, free_blocks]
+
+    def on_scheduled(self, rows: list[tuple[EngineRequest, int, int]]) -> None:
+        if rows:
+            self._pass["sched"] = {self.names[request.number]: [start, tokens] for request, start, tokens in rows}
+        self._free_scheduled = self.scheduler.pool.free_blocks
+
+    def on_concluded(self) -> None:
+        number: int = self._pass["p"]
+        pool = self.scheduler.pool
+        for key, requests in (("added", self.added), ("aborted", self.aborted)):
+            if number in requests:
+                self._pass[key] = [self.names[i] for i in requests[number]]
+        events = self.log.written(self.hashes.raw(pool.events))
+        pool.events.clear()
+        if events:
+            self._pass["ev"] = events
+        if pool.free_blocks != self._free_scheduled:
+            self._pass["free_sched"] = self._free_scheduled
+        self._pass["free"] = pool.free_blocks
+        # inside a run the queue already holds what arrived during it
+        waiting = [request for request in self.scheduler.waiting if request.arrival_ms <= number]
+        for key, queue in (("run", self.scheduler.running.values()), ("wait", waiting)):
+            names = [self.names[request.number] for request in queue]
+            if names != self._queues[key]:
+                self._pass[key] = self._queues[key] = names
+        self.passes[number] = self._pass
+        self.begin(number + 1)
+
+
+class Playback:
+    """One scenario on one engine, played to its end.
+
+    Attributes:
+        recording: what was decided, in the recorded format without `alloc` and with the number of cached blocks
+            in the place of `cached`; its passes are empty if nobody observed.
+        record: what reports are made from: ends of passes, and the columns of each request.
+        passes: the engine's pass columns.
+        labels: of block hashes, as far as events were kept.
+        queued, copies: the cached blocks at the end, see oracle/expand_spans.py.
+    """
+
+    def __init__(
+        self, scenario: Scenario, fast_forward: bool = True, observed: bool = True, arrive_early: bool = False
+    ) -> None:
+        """Unless `observed` nobody watches and no events are kept; `arrive_early` lets requests arrive in the
+        middle of the pass before theirs when the engine is busy.
+
+        Raises:
+            ValueError: the scenario has an unknown key.
+        """
+        self.scenario = with_defaults(scenario)
+        described = self.scenario["requests"]
+        self.passes = PassColumns()
+        publish_events = observed and self.scenario["kv_events"]
+        self.scheduler = VllmScheduler(engine_config(self.scenario, fast_forward), self.passes, publish_events)
+        self.engine = Engine(self.scheduler, UnitTiming(), self.passes)
+        self.requests = [engine_request(self.scenario, number) for number in range(len(described))]
+        self.names: list[str] = [row["id"] for row in described]
+        hashes = ContentHashes(self.scenario, self.requests)
+        self._recorder = PassRecorder(self.scheduler, self.names, hashes) if observed else None
+        self.scheduler.observer = self._recorder
+        self._early_ms = EARLY_MS if arrive_early else 0.0
+        self._arrivals: dict[int, list[int]] = {}
+        self._aborts: dict[int, list[int]] = {}
+        for number, row in enumerate(described):
+            self._arrivals.setdefault(row["arrival_pass"], []).append(number)
+            if "abort_pass" in row:
+                self._aborts.setdefault(row["abort_pass"], []).append(number)
+        self._ahead = sorted({*self._arrivals, *self._aborts}, reverse=True)  # pass numbers still to come
+        self._alive: set[int] = set()
+        self._unflushed = False  # a request has ended, and no pass was scheduled since
+        stalled, num_passes = self._play()
+        ends = self.passes.end_ms
+        self.engine.halt(ends[-1] if ends else 0.0)
+        self.queued = queued_hashes(self.scheduler.pool, hashes.chain)
+        self.copies = cached_copies(self.scheduler.pool, hashes.chain)
+        self.labels = self._recorder.log.labels if self._recorder is not None else {}
+        self.record = {
+            "pass ends": (ends.tolist(), self.passes.idle_pass.tolist(), self.passes.idle_until_ms.tolist()),
+            **{name: [repr(getattr(request, name)) for request in self.requests] for name in RECORD_FIELDS},
+        }
+        self.recording: Recording = {
+            "stalled": stalled,
+            "num_passes": num_passes,
+            "passes": self._recorded_passes(),
+            "final": {
+                "free": self.scheduler.pool.free_blocks,
+                "cached": sum(len(held) for held in self.copies.values()),
+                "distinct_blocks_stored": len(self.labels),
+            },
+        }
+
+    def _play(self) -> tuple[bool, int]:
+        """Play as the recorder of the real scheduler did; returns whether it gave up, and after how many passes."""
+        number = idle = num_passes = 0
+        while True:
+            while self._ahead and self._ahead[-1] <= number:
+                at = self._ahead.pop()
+                self._arrive(at, float(number))
+                if at == number:
+                    self._abort(at)
+            next_arrival = next((at for at in reversed(self._ahead) if at in self._arrivals), None)
+            if not self._alive and not self._unflushed:
+                if next_arrival is None:
+                    return False, num_passes
+                number = next_arrival
+                continue
+            if number >= self.scenario["max_passes"]:
+                return True, num_passes
+            self._unflushed = False
+            if self._recorder is not None:
+                self._recorder.begin(number)
+            if self.engine.begin(float(number)) < INFINITE:
+                end = self._fly(number)
+                num_passes += end - number
+                number = end
+                idle = 0
+                continue
+            if self._recorder is not None:
+                self._recorder.on_concluded()
+            num_passes += 1
+            number += 1
+            idle += 1
+            if idle >= IDLE_PASSES:
+                if next_arrival is None:
+                    return True, num_passes
+                number = max(number, next_arrival)
+                idle = 0
+
+    def _fly(self, number: int) -> int:
+        """What began at pass `number` is in flight; returns the pass boundary at which it ends."""
+        engine = self.engine
+        if engine.end_ms > self.scenario["max_passes"]:
+            engine.cut(float(self.scenario["max_passes"]))
+        while self._ahead and self._ahead[-1] - self._early_ms < engine.end_ms:
+            at = self._ahead.pop()
+            self._arrive(at, at - self._early_ms)
+            self._abort(at)
+        end = int(engine.end_ms)
+        free_blocks = [engine.free_blocks(at + 0.5) for at in range(number, end)]
+        completed: list[list[str]] = []
+        for request in engine.end():
+            self._alive.discard(request.number)
+            self._unflushed = True
+            if request.output_tokens == request.max_output_tokens:
+                completed.append([self.names[request.number], "length"])
+        if self._recorder is not None:
+            for at, free in zip(range(number, end), free_blocks, strict=True):
+                entry = self._recorder.passes[at]
+                scheduled = entry.get("free_sched", entry["free"])
+                assert free == scheduled, f"pass {at} leaves {scheduled} blocks free, but while it runs it is {free}"
+            if completed:
+                self._recorder.passes[end - 1]["fin"] = completed
+        return end
+
+    def _arrive(self, at: int, now_ms: float) -> None:
+        for number in self._arrivals.get(at, ()):
+            self.engine.submit(self.requests[number], now_ms)
+            self._alive.add(number)
+            if self._recorder is not None:
+                self._recorder.added.setdefault(at, []).append(number)
+
+    def _abort(self, at: int) -> None:
+        for number in self._aborts.get(at, ()):
+            if number in self._alive:
+                in_flight = self.engine.end_ms < INFINITE
+                self.engine.cancel(self.requests[number], float(at))
+                if not in_flight:
+                    self._alive.discard(number)
+                    self._unflushed = True
+            if self._recorder is not None:
+                self._recorder.aborted.setdefault(at, []).append(number)
+
+    def _recorded_passes(self) -> list[dict[str, Any]]:
+        """The passes with the tokens that each emitted, read off the columns that reports are made from."""
+        if self._recorder is None:
+            return []
+        passes = self._recorder.passes
+        emitted: dict[int, set[str]] = {}
+        for request in self.requests:
+            if request.first_pass < 0:
+                continue
+            emitting = set(range(request.first_pass, request.last_pass + 1))
+            for before, after in request.breaks:
+                emitting -= set(range(before + 1, after))
+            for i in emitting:
+                emitted.setdefault(round(self.passes.end_ms[i]) - 1, set()).add(self.names[request.number])
+        for number, names in emitted.items():
+            batch = list(passes[number].get("sched", ()))
+            passes[number]["out"] = {name: 1 for name in batch + sorted(names - set(batch)) if name in names}
+        return list(passes.values())
