@@ -109,10 +109,30 @@ def test_what_happens_exactly_when_a_pass_inside_a_run_ends(cancel_after_ms: flo
     assert differences(run(scenario), run(scenario, fast_forward=False)) == []
 
 
-@pytest.mark.parametrize("zeros", range(1, 9))
-def test_passes_that_take_no_time(zeros: int) -> None:
-    sends = tuple(Send(((number, 0, 3),), 12, time_ms=float(number)) for number in range(8))
-    scenario = Scenario(
-        sends, {"block_size": 4, "num_gpu_blocks": 100}, workers=2, cancel_after_ms=4.0, timing=JaggedTiming(3, zeros)
-    )
-    assert differences(run(scenario), run(scenario, fast_forward=False)) == []
+ONE_INSTANT = {
+    # the last tokens of the first request take no time; somebody else arrives, or its client gives up, just then
+    "an arrival amid passes without duration": Scenario(
+        (Send(((1, 0, 2),), 5), Send(((2, 0, 2),), 5, time_ms=4.0)),
+        {"block_size": 4, "num_gpu_blocks": 100},
+        timing=JaggedTiming(2, 5),
+    ),
+    "a cancellation amid passes without duration": Scenario(
+        (Send(((1, 0, 2),), 5),),
+        {"block_size": 4, "num_gpu_blocks": 100},
+        cancel_after_ms=4.0,
+        timing=JaggedTiming(2, 5),
+    ),
+    # a pass without duration ends a request, whose place in the loop sends one to a worker that has begun its pass
+    "a completion after other passes have begun": Scenario(
+        (Send(((100, 0, 1),), 27), Send(((0, 0, 6), (101, 0, 6)), 26), Send(((102, 0, 1),), 0)),
+        {"block_size": 8, "num_gpu_blocks": 6, "max_num_seqs": 3, "max_num_batched_tokens": 8},
+        workers=2,
+        concurrency=2,
+        timing=JaggedTiming(874, 4),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ONE_INSTANT)
+def test_passes_that_take_no_time(case: str) -> None:
+    assert differences(run(ONE_INSTANT[case]), run(ONE_INSTANT[case], fast_forward=False)) == []

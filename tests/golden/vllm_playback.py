@@ -162,6 +162,8 @@ class PassRecorder:
         self._pass.setdefault("preempted", []).append([self.names[victim.number], self.names[requester.number]])
 
     def on_refusal(self, head: EngineRequest, hit_tokens: int, free_blocks: int) -> None:
+        if not self._arrived(head):
+            return
         assert "blocked" not in self._pass
         self._pass["blocked"] = [self.names[head.number], hit_tokens, free_blocks]
 
@@ -183,14 +185,17 @@ class PassRecorder:
         if pool.free_blocks != self._free_scheduled:
             self._pass["free_sched"] = self._free_scheduled
         self._pass["free"] = pool.free_blocks
-        # inside a run the queue already holds what arrived during it
-        waiting = [request for request in self.scheduler.waiting if request.arrival_ms <= number]
+        waiting = [request for request in self.scheduler.waiting if self._arrived(request)]
         for key, queue in (("run", self.scheduler.running.values()), ("wait", waiting)):
             names = [self.names[request.number] for request in queue]
             if names != self._queues[key]:
                 self._pass[key] = self._queues[key] = names
         self.passes[number] = self._pass
         self.begin(number + 1)
+
+    def _arrived(self, request: EngineRequest) -> bool:
+        """Whether a request was there already: a run is walked when it is over, and some arrived during it."""
+        return request.arrival_ms <= self._pass["p"]
 
 
 class Playback:
@@ -298,6 +303,9 @@ class Playback:
         engine = self.engine
         if engine.end_ms > self.scenario["max_passes"]:
             engine.cut(float(self.scenario["max_passes"]))
+        if self._recorder is not None and self._ahead and self.scenario["long_prefill_token_threshold_adaptive"]:
+            # a run is observed when it is over: arrivals during it would have changed the chunk its head asks for
+            engine.cut(float(self._ahead[-1]))
         while self._ahead and self._ahead[-1] - self._early_ms < engine.end_ms:
             at = self._ahead.pop()
             self._arrive(at, at - self._early_ms)

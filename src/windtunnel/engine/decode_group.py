@@ -30,6 +30,7 @@ class DecodeGroup:
         ring: per residue of steps modulo block_size, members whose next block opens at such a step.
         context_tokens: sum of the members' logical contexts in the next pass, the token it computes included.
         finish_step: step at which the first member is done; NEVER without members.
+        finish_sum: sum of the members' finish steps: less `step` for each, the tokens they still have to compute.
         last_admission: at least the highest admission number among the members; stale after leaves, which
             only makes its reader careful.
     """
@@ -40,6 +41,7 @@ class DecodeGroup:
         "block_size",
         "context_tokens",
         "finish_step",
+        "finish_sum",
         "last_admission",
         "ring",
         "size",
@@ -54,6 +56,7 @@ class DecodeGroup:
         self.context_tokens = 0
         self.last_admission = 0
         self.finish_step = NEVER
+        self.finish_sum = 0
         self.ring = [0] * block_size
         self._slots: list[list[EngineRequest]] = [[] for _ in range(block_size if track_slots else 0)]
         self._finish: list[tuple[int, int, EngineRequest]] = []
@@ -69,8 +72,10 @@ class DecodeGroup:
         self.ring[slot] += 1
         if self._slots:
             insort(self._slots[slot], request, key=_by_admission)
-        left = request.max_output_tokens - request.output_tokens
-        heappush(self._finish, (self.step + left, request.admission, request))
+        finish = self.step + request.max_output_tokens - request.output_tokens
+        request.finish = finish
+        self.finish_sum += finish
+        heappush(self._finish, (finish, request.admission, request))
         self.finish_step = self._finish[0][0]
         if request.admission > self.last_admission:
             self.last_admission = request.admission
@@ -80,7 +85,8 @@ class DecodeGroup:
         self.size -= 1
         computed = request.base + self.step
         request.computed = computed
-        request.output_tokens = computed + 1 - request.prompt_tokens
+        request.output_tokens = request.max_output_tokens + self.step - request.finish
+        self.finish_sum -= request.finish
         self.context_tokens -= computed + 1
         slot = -request.base % self.block_size
         self.ring[slot] -= 1

@@ -6,6 +6,7 @@ from windtunnel.engine.kv.block_pool import BlockTable
 from windtunnel.workload.content import Content, output_origin
 
 NAN = float("nan")
+NO_BREAKS: list[tuple[int, int]] = []  # shared by the many requests without any; never changed
 
 
 class EngineRequest:
@@ -20,6 +21,8 @@ class EngineRequest:
         decoding: a member of the decode group.
         admission: number of its last admission, which is its place in the batch.
         first_pass, last_pass: passes that emitted its first and last token, -1 before.
+        finish: while decoding, the step of the group after which its last token is computed.
+        failure: why its engine gave it up, "" if it did not.
         emitting_from: while decoding, the pass from which on it emits a token in each.
         breaks: (last pass before, first pass after) of each stretch without a token.
         cancelled_ms: when its client gave up, NaN if it did not (no time is greater than that).
@@ -37,6 +40,8 @@ class EngineRequest:
         "decode_ms",
         "decoding",
         "emitting_from",
+        "failure",
+        "finish",
         "first_admit_ms",
         "first_pass",
         "hit_tokens",
@@ -70,6 +75,8 @@ class EngineRequest:
         self.computed = 0
         self.decoding = False
         self.base = 0
+        self.finish = 0
+        self.failure = ""
         self.admission = 0
         self.hit_tokens = 0
         self.reused_tokens = 0
@@ -79,7 +86,7 @@ class EngineRequest:
         self.first_pass = -1
         self.last_pass = -1
         self.emitting_from = -1
-        self.breaks: list[tuple[int, int]] = []
+        self.breaks = NO_BREAKS
         self.cancelled_ms = NAN
         self.marker_ms = arrival_ms
         self.queued_ms = 0.0
@@ -89,16 +96,6 @@ class EngineRequest:
         self.decode_ms = 0.0
         self.recovering = False
         self.lost = 0
-
-    @property
-    def emitted_tokens(self) -> int:
-        """Tokens that reached its client, from the passes that emitted them."""
-        if self.first_pass < 0:
-            return 0
-        tokens = self.last_pass - self.first_pass + 1
-        for before, after in self.breaks:
-            tokens -= after - before - 1
-        return tokens
 
     @property
     def admitted(self) -> bool:
@@ -171,5 +168,5 @@ class EngineRequest:
         if self.first_pass < 0:
             self.first_pass = first_pass
         elif first_pass != self.last_pass + 1:
-            self.breaks.append((self.last_pass, first_pass))
+            self.breaks = [*self.breaks, (self.last_pass, first_pass)]
         self.last_pass = last_pass

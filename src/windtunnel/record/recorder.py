@@ -25,9 +25,6 @@ class EndedRequest(Protocol):
     preempted_ms: float
     decode_ms: float
 
-    @property
-    def emitted_tokens(self) -> int: ...
-
 
 class Recorder:
     """Fills a `Record`."""
@@ -57,23 +54,29 @@ class Recorder:
         columns.status[number] = status
         columns.first_admit_ms[number] = request.first_admit_ms
         columns.terminal_ms[number] = terminal_ms
-        columns.hit_tokens[number] = request.hit_tokens
-        columns.reused_tokens[number] = request.reused_tokens
-        columns.preemptions[number] = request.preemptions
-        if request.first_pass >= 0:
-            columns.first_pass[number] = request.first_pass
-            columns.last_pass[number] = request.last_pass
-            columns.first_token_ms[number] = ends[request.first_pass]
-            columns.last_token_ms[number] = ends[request.last_pass]
-            columns.output_tokens[number] = request.emitted_tokens
+        first = request.first_pass
+        last = request.last_pass
+        if first >= 0:
+            columns.first_pass[number] = first
+            columns.last_pass[number] = last
+            columns.first_token_ms[number] = ends[first]
+            columns.last_token_ms[number] = ends[last]
+            tokens = last - first + 1
+            for before, after in request.breaks:
+                columns.break_request.append(number)
+                columns.break_before.append(before)
+                columns.break_after.append(after)
+                tokens -= after - before - 1
+            columns.output_tokens[number] = tokens
+        if request.reused_tokens:
+            columns.hit_tokens[number] = request.hit_tokens
+            columns.reused_tokens[number] = request.reused_tokens
+        if request.preemptions:
+            columns.preemptions[number] = request.preemptions
+            columns.preempted_ms[number] = request.preempted_ms
         columns.queued_ms[number] = request.queued_ms
         columns.prefill_ms[number] = request.prefill_ms
         columns.stalled_ms[number] = request.stalled_ms
-        columns.preempted_ms[number] = request.preempted_ms
         columns.decode_ms[number] = request.decode_ms
-        for before, after in request.breaks:
-            columns.break_request.append(number)
-            columns.break_before.append(before)
-            columns.break_after.append(after)
         if reason:
             columns.reasons[number] = reason

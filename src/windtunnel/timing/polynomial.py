@@ -30,9 +30,11 @@ class PolynomialTiming:
     needs_physical_context = False
 
     def __init__(self, kv_capacity_tokens: int, speedup: float = 1.0, decode_speedup: float = 1.0) -> None:
-        self.kv_capacity_tokens = float(kv_capacity_tokens)
+        self.kv_capacity_tokens = kv_capacity_tokens
         self.speedup = speedup
         self.decode_divisor = speedup * decode_speedup
+        self._square = -25.74 / kv_capacity_tokens / kv_capacity_tokens  # of the decode part, per context token
+        self._linear = 54.01 / kv_capacity_tokens
 
     def price_pass_ms(self, shape: PassShape) -> float:
         ms = 0.0
@@ -42,24 +44,22 @@ class PolynomialTiming:
             if tokens > 0.0:
                 ms = (4.209989e-7 * tokens * tokens + 1.518344e-2 * tokens + 16.50142) / self.speedup
         if shape.num_sampled:
-            u = shape.sampled_context_tokens / self.kv_capacity_tokens
-            if u > 1.0:
-                u = 1.0
-            ms += (-25.74 * u * u + 54.01 * u + 5.74) / self.decode_divisor
+            context = shape.sampled_context_tokens
+            if context > self.kv_capacity_tokens:
+                context = self.kv_capacity_tokens
+            ms += ((self._square * context + self._linear) * context + 5.74) / self.decode_divisor
         return ms
 
     def price_run_ms(
         self, num_decodes: int, context_tokens: int, physical_context_tokens: int, passes: int
     ) -> FloatArray:
         last = context_tokens + (passes - 1) * num_decodes
-        u = np.arange(context_tokens, last + 1, num_decodes, dtype=np.float64)  # integers below 2**53: exact
-        u /= self.kv_capacity_tokens
+        context = np.arange(context_tokens, last + 1, num_decodes, dtype=np.float64)  # integers below 2**53: exact
         if last > self.kv_capacity_tokens:
-            np.minimum(u, 1.0, out=u)
-        part = u * -25.74  # the operations of price_pass_ms, in its order
-        part *= u
-        u *= 54.01
-        part += u
+            np.minimum(context, self.kv_capacity_tokens, out=context)
+        part = context * self._square  # the operations of price_pass_ms, in its order
+        part += self._linear
+        part *= context
         part += 5.74
         if self.decode_divisor != 1.0:
             part /= self.decode_divisor

@@ -18,6 +18,8 @@ from typing import TypeAlias
 Run: TypeAlias = tuple[int, int, int]  # origin, start, length in tokens
 BlockKey: TypeAlias = tuple[int, ...]
 
+NO_SOURCES: list[int] = []  # shared by the contents that quote nobody; never changed
+
 
 def output_origin(request_index: int) -> int:
     """Origin of the tokens that request number `request_index` (0-based) generates."""
@@ -39,7 +41,6 @@ class Content:
         origins: list[int] = []
         deltas: list[int] = []
         ends: list[int] = []
-        sources: list[int] = []
         at = 0
         for origin, start, length in runs:
             if length <= 0:
@@ -52,18 +53,31 @@ class Content:
                 origins.append(origin)
                 deltas.append(delta)
                 ends.append(at)
-                if origin < 0 and origin not in sources:
-                    sources.append(origin)
+        self.origins = origins
+        self.deltas = deltas
+        self.ends = ends
+        self.length = at
+        self.sources = NO_SOURCES
+        self.find_sources()
         if output is not None and output[2] > 0:
             origins.append(output[0])
             deltas.append(output[1] - at)
             at += output[2]
             ends.append(at)
-        self.origins = origins
-        self.deltas = deltas
-        self.ends = ends
-        self.length = at
-        self.sources = sources
+            self.length = at
+
+    def find_sources(self) -> None:
+        """Set `sources` from the runs; for whoever has just built it."""
+        if self.origins and min(self.origins) < 0:
+            self.sources = list(dict.fromkeys(origin for origin in self.origins if origin < 0))
+
+    def append_output(self, request_index: int, output_tokens: int) -> None:
+        """Add the tokens that request number `request_index` will generate; for whoever has just built it."""
+        if output_tokens > 0:
+            self.origins.append(-1 - request_index)
+            self.deltas.append(-self.length)
+            self.length += output_tokens
+            self.ends.append(self.length)
 
     def key(self, at: int, size: int) -> BlockKey:
         """Identity of the `size` tokens at position `at`, among contents that agree before `at`."""

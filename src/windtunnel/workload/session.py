@@ -11,7 +11,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 
-from windtunnel.workload.content import Content, Run, output_origin
+from windtunnel.workload.content import Content, Run
 
 
 class Workload:
@@ -40,10 +40,11 @@ class Workload:
         self.last_turn = array("q")
         self.request_ids: list[str] = []
         self.session_ids: list[str] = []
-        self._run_end = array("q")  # per request: end of its slice of the three run columns
+        self._runs_end = array("q")  # per request: end of its slice of the three run columns, which are as in Content
         self._run_origin = array("q")
-        self._run_start = array("q")
-        self._run_length = array("q")
+        self._run_delta = array("q")
+        self._run_end = array("q")
+        self._quotes = False  # whether any prompt names an output
 
     @property
     def num_requests(self) -> int:
@@ -75,14 +76,14 @@ class Workload:
             time_ms: arrival of a first turn (NaN: not stated), else delay after the previous turn.
         """
         request = len(self.input_tokens)
-        total = 0
-        for origin, start, length in runs:
-            self._run_origin.append(origin)
-            self._run_start.append(start)
-            self._run_length.append(length)
-            total += length
-        self._run_end.append(len(self._run_origin))
-        self.input_tokens.append(total)
+        content = Content(runs)
+        self._run_origin.extend(content.origins)
+        self._run_delta.extend(content.deltas)
+        self._run_end.extend(content.ends)
+        self._runs_end.append(len(self._run_origin))
+        if content.sources:
+            self._quotes = True
+        self.input_tokens.append(content.length)
         self.output_tokens.append(output_tokens)
         self.next_turn.append(-1)
         self.time_ms.append(time_ms)
@@ -99,18 +100,23 @@ class Workload:
             self.last_turn[session] = request
         return request
 
-    def prompt_runs(self, request: int) -> list[Run]:
-        """The prompt of a request as (origin, start, length)."""
-        first = self._run_end[request - 1] if request else 0
-        end = self._run_end[request]
-        origins = self._run_origin
-        starts = self._run_start
-        lengths = self._run_length
-        return [(origins[i], starts[i], lengths[i]) for i in range(first, end)]
-
     def content(self, request: int, output_tokens: int) -> Content:
         """The prompt, then the `output_tokens` tokens that the request will generate."""
-        return Content(self.prompt_runs(request), (output_origin(request), 0, output_tokens))
+        first = self._runs_end[request - 1] if request else 0
+        end = self._runs_end[request]
+        content = Content(())
+        content.origins = self._run_origin[first:end].tolist()
+        content.deltas = self._run_delta[first:end].tolist()
+        content.ends = self._run_end[first:end].tolist()
+        content.length = self.input_tokens[request]
+        if self._quotes:
+            content.find_sources()
+        content.append_output(request, output_tokens)
+        return content
+
+    def prompt_runs(self, request: int) -> list[Run]:
+        """The prompt of a request as (origin, start, length)."""
+        return self.content(request, 0).runs()
 
     def request_id(self, request: int) -> str:
         """The source's name for a request, else its number."""
