@@ -123,8 +123,6 @@ def spent_by_definition(outcome: Outcome, number: int) -> TimeSpent:
         return "queued_ms" if not admitted else "preempted_ms" if recovering else "stalled_ms"
 
     for start_ms, end_ms, page in passes:
-        if end_ms <= marker_ms:
-            continue
         spend(start_ms, waiting())
         for _ in range(page.preempted.count(number)):
             # a token that was emitted has to be computed for the next one, even if it had not been

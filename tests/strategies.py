@@ -11,7 +11,7 @@ import os
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 from unittest import mock
 
 import numpy as np
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from windtunnel import Config, Result, Router, StalledError, TimingModel, Workload, assembly, simulate
 from windtunnel.config.schema import VllmConfig
-from windtunnel.engine.vllm import PassObserver, VllmScheduler
+from windtunnel.engine.vllm import VllmScheduler
 from windtunnel.record.columns import PassColumns, Record
 from windtunnel.timing.base import FloatArray, PassShape
 from windtunnel.workload.content import Run, output_origin
@@ -169,7 +169,7 @@ class Outcome:
     workload: Workload
     stall: str
     schedulers: list[VllmScheduler]
-    observers: list[PassObserver]
+    observers: list[Any]
 
     @property
     def complete(self) -> bool:
@@ -181,13 +181,13 @@ def run(
     scenario: Scenario,
     *,
     fast_forward: bool = True,
-    observer: Callable[[], PassObserver] | None = None,
+    observer: Callable[[], Any] | None = None,
     publish_events: bool = False,
     router: Router | None = None,
 ) -> Outcome:
     """Simulate a scenario through the public entry point; a hang is a failure."""
     schedulers: list[VllmScheduler] = []
-    observers: list[PassObserver] = []
+    observers: list[Any] = []
     polls = 0
 
     def build(config: VllmConfig, passes: PassColumns) -> VllmScheduler:

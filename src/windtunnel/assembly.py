@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from windtunnel.cluster.router import LeastLoadedRouter, RandomRouter, RoundRobinRouter, Router
 from windtunnel.cluster.simulation import Simulation
 from windtunnel.cluster.worker import Clock, Worker
-from windtunnel.config.schema import Config
+from windtunnel.config.schema import ROUTERS, TIMING_MODELS, Config
 from windtunnel.engine.engine import Engine
 from windtunnel.engine.vllm import VllmScheduler
 from windtunnel.errors import InputError, PluginError, StalledError
@@ -27,8 +27,6 @@ from windtunnel.workload.streams import named_stream
 from windtunnel.workload.synthetic import synthetic_workload
 from windtunnel.workload.traces import load_trace
 
-ROUTERS = ["round-robin", "random", "least-loaded"]
-TIMINGS = ["polynomial"]
 INFINITE = float("inf")
 
 Progress = Callable[[float, int, int], None]
@@ -70,8 +68,6 @@ def simulate(
         StalledError: nothing can happen any more although requests remain.
             Both of these carry the partial result as `partial`.
     """
-    if workload is None:
-        workload = load_workload(config)
     if timing is None:
         timing = build_timing(config)
     else:
@@ -81,6 +77,8 @@ def simulate(
         router_name = config.cluster.router.kind
     else:
         router_name = type(router).__name__
+    if workload is None:
+        workload = load_workload(config)
     clock = Clock()
     record = Record(workload.num_requests, config.cluster.workers)
     workers = [
@@ -120,7 +118,11 @@ def load_workload(config: Config) -> Workload:
     wanted = config.workload
     if wanted.synthetic is not None:
         return synthetic_workload(
-            wanted.synthetic, block_size=config.engine.block_size, concurrency=wanted.concurrency, seed=config.seed
+            wanted.synthetic,
+            block_size=config.engine.block_size,
+            concurrency=wanted.concurrency,
+            seed=config.seed,
+            speedup=wanted.speedup,
         )
     if not wanted.path:
         raise InputError("no workload: give trace files or a synthetic load", field="workload.path")
@@ -145,13 +147,15 @@ def build_router(config: Config) -> Router:
     found = load_object(wanted.kind, "cluster.router.kind", ROUTERS)
     if wanted.tie_break != "lowest":
         raise InputError(f"has no effect on the router {wanted.kind!r}", field="cluster.router.tie_break")
-    router = found() if inspect.isclass(found) or not hasattr(found, "route") and callable(found) else found
+    router = found
+    if callable(found) and (inspect.isclass(found) or not hasattr(found, "route")):
+        router = _built(found, wanted.kind, {})
     if not callable(getattr(router, "route", None)):
         raise InputError(
             f"{wanted.kind!r} is no router: it has no method route(request, workers, now_ms)",
             field="cluster.router.kind",
         )
-    return router  # type: ignore[return-value]  # a user's object; its returns are checked where they are used
+    return router  # type: ignore[return-value]  # a user's object; what it returns is checked at each call
 
 
 def build_timing(config: Config) -> TimingModel:
@@ -160,15 +164,23 @@ def build_timing(config: Config) -> TimingModel:
     capacity = config.engine.kv_capacity_tokens
     if wanted.kind == "polynomial":
         return PolynomialTiming(capacity, wanted.speedup, wanted.decode_speedup)
-    found = load_object(wanted.kind, "timing.kind", TIMINGS)
+    found = load_object(wanted.kind, "timing.kind", TIMING_MODELS)
     model = found
-    if inspect.isclass(found) or not hasattr(found, "price_pass_ms") and callable(found):
+    if callable(found) and (inspect.isclass(found) or not hasattr(found, "price_pass_ms")):
         takes_capacity = "kv_capacity_tokens" in inspect.signature(found).parameters
-        model = found(kv_capacity_tokens=capacity) if takes_capacity else found()
+        model = _built(found, wanted.kind, {"kv_capacity_tokens": capacity} if takes_capacity else {})
     for method in ("price_pass_ms", "price_run_ms"):
         if not callable(getattr(model, method, None)):
             raise InputError(f"{wanted.kind!r} is no timing model: it has no method {method}", field="timing.kind")
-    return _checked(model, wanted.kind, config)  # type: ignore[arg-type]  # checked just above
+    return _checked(model, wanted.kind, config)  # type: ignore[arg-type]  # its methods were looked up just above
+
+
+def _built(factory: Callable[..., object], name: str, arguments: dict[str, int]) -> object:
+    """What a user's class or function makes."""
+    try:
+        return factory(**arguments)
+    except Exception as error:
+        raise PluginError(f"{name}: making it raised {error!r}") from error
 
 
 def _checked(model: TimingModel, name: str, config: Config) -> TimingModel:

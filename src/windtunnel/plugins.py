@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import import_module
 
 from windtunnel.errors import InputError, closest
 
 
-def load_object(name: str, field: str, builtin: list[str]) -> object:
+def load_object(name: str, field: str, builtin: Sequence[str]) -> object:
     """The object called `module:attribute`.
 
     Args:

@@ -75,7 +75,7 @@ def test_a_trace_replaces_the_synthetic_load_of_the_file(load):
 
 def test_a_synthetic_load_replaces_the_trace_of_the_file_and_its_options(load):
     workload = load(TRACE_FILE, isl="1", osl="2", requests="3", rate="4").config.workload
-    assert (workload.path, workload.limit, workload.speedup) == ([], None, 1.0)
+    assert (workload.path, workload.limit, workload.speedup) == ([], None, 2.0)  # a speedup is not only of traces
     assert workload.synthetic is not None
     assert workload.synthetic.rate == 4.0
 
@@ -200,7 +200,6 @@ def test_flags_that_do_not_go_together(load, traces, flags, expected):
             "--prefix-ratio and --prefix-groups have an effect only together: give both above 0, or neither",
         ),
         ({"rate": "1", "limit": "5"}, "--limit applies to trace files only, but --isl is given"),
-        ({"rate": "1", "speedup": "5"}, "--speedup applies to trace files only, but --isl is given"),
     ],
 )
 def test_flags_of_a_synthetic_load_that_do_not_go_together(load, flags, expected):

@@ -4,8 +4,8 @@
 
 Each scenario is played with an observer, in runs of decodes or (`--stepwise`) pass by pass, and every field of every
 recorded pass is compared; only physical block ids (`alloc`, `final.free_queue`) have no counterpart in our pool. It
-is played again with nobody watching, in runs and in single passes, which must leave the same record and the same
-pool. What the engine does not model yet, and runs that crashed the real scheduler, are listed by name.
+is played again with nobody watching, in runs and in single passes, which must leave the same record, pool and
+order of events. What the engine does not model yet, and runs that crashed the real scheduler, are listed by name.
 """
 
 from __future__ import annotations
@@ -71,15 +71,19 @@ def recorded_differences(expected: Recording, got: Recording) -> list[str]:
 
 def unobserved_differences(observed: Playback) -> list[str]:
     """Differences between a playback and the same one with nobody watching, in runs and in single passes."""
+    scenario = observed.scenario
     variants = {
-        "runs": Playback(observed.scenario, observed=False),
-        "runs, early arrivals": Playback(observed.scenario, observed=False, arrive_early=True),
-        "single passes": Playback(observed.scenario, fast_forward=False, observed=False),
+        "runs": Playback(scenario, observed=False, events=False),
+        "runs with early arrivals": Playback(scenario, observed=False, events=False, arrive_early=True),
+        "runs with events": Playback(scenario, observed=False),
+        "single passes": Playback(scenario, fast_forward=False, observed=False, events=False),
     }
     lines: list[str] = []
     for name, played in variants.items():
-        rows = _field_differences(_left_behind(observed), _left_behind(played))
-        lines += [f"nobody watching, {name}: {row}" for row in rows]
+        expected, got = _left_behind(observed), _left_behind(played)
+        if played.scheduler.pool.log_events:
+            expected["events"], got["events"] = observed.events, played.events
+        lines += [f"nobody watching, {name}: {row}" for row in _field_differences(expected, got)]
     return lines
 
 

@@ -35,7 +35,6 @@ from windtunnel.workload.content import Content, Run, output_origin
 
 RECORD_FIELDS = (
     "output_tokens",
-    "emitted_tokens",
     "hit_tokens",
     "reused_tokens",
     "preemptions",
@@ -136,6 +135,8 @@ class PassRecorder:
 
     Attributes:
         passes: recorded so far, by pass number.
+        events: the KV events of all of them.
+        added, aborted: requests by pass number, which the owner writes down.
     """
 
     def __init__(self, scheduler: VllmScheduler, names: list[str], hashes: ContentHashes) -> None:
@@ -144,6 +145,7 @@ class PassRecorder:
         self.hashes = hashes
         self.log = EventLog()
         self.passes: dict[int, dict[str, Any]] = {}
+        self.events: list[RawEvent] = []
         self.added: dict[int, list[int]] = {}
         self.aborted: dict[int, list[int]] = {}
         self._pass: dict[str, Any] = {}
@@ -178,10 +180,11 @@ class PassRecorder:
         for key, requests in (("added", self.added), ("aborted", self.aborted)):
             if number in requests:
                 self._pass[key] = [self.names[i] for i in requests[number]]
-        events = self.log.written(self.hashes.raw(pool.events))
+        raw = self.hashes.raw(pool.events)
         pool.events.clear()
-        if events:
-            self._pass["ev"] = events
+        if raw:
+            self._pass["ev"] = self.log.written(raw)
+            self.events += raw
         if pool.free_blocks != self._free_scheduled:
             self._pass["free_sched"] = self._free_scheduled
         self._pass["free"] = pool.free_blocks
@@ -206,15 +209,22 @@ class Playback:
             in the place of `cached`; its passes are empty if nobody observed.
         record: what reports are made from: ends of passes, and the columns of each request.
         passes: the engine's pass columns.
-        labels: of block hashes, as far as events were kept.
+        events: all KV events in order, block by block, if they were kept.
+        labels: of block hashes, if they were observed.
         queued, copies: the cached blocks at the end, see oracle/expand_spans.py.
     """
 
     def __init__(
-        self, scenario: Scenario, fast_forward: bool = True, observed: bool = True, arrive_early: bool = False
+        self,
+        scenario: Scenario,
+        *,
+        fast_forward: bool = True,
+        observed: bool = True,
+        events: bool = True,
+        arrive_early: bool = False,
     ) -> None:
-        """Unless `observed` nobody watches and no events are kept; `arrive_early` lets requests arrive in the
-        middle of the pass before theirs when the engine is busy.
+        """Without `observed` nobody watches; `arrive_early` lets requests arrive in the middle of the pass before
+        theirs when the engine is busy.
 
         Raises:
             ValueError: the scenario has an unknown key.
@@ -222,8 +232,8 @@ class Playback:
         self.scenario = with_defaults(scenario)
         described = self.scenario["requests"]
         self.passes = PassColumns()
-        publish_events = observed and self.scenario["kv_events"]
-        self.scheduler = VllmScheduler(engine_config(self.scenario, fast_forward), self.passes, publish_events)
+        config = engine_config(self.scenario, fast_forward)
+        self.scheduler = VllmScheduler(config, self.passes, events and self.scenario["kv_events"])
         self.engine = Engine(self.scheduler, UnitTiming(), self.passes)
         self.requests = [engine_request(self.scenario, number) for number in range(len(described))]
         self.names: list[str] = [row["id"] for row in described]
@@ -245,6 +255,8 @@ class Playback:
         self.engine.halt(ends[-1] if ends else 0.0)
         self.queued = queued_hashes(self.scheduler.pool, hashes.chain)
         self.copies = cached_copies(self.scheduler.pool, hashes.chain)
+        raw = self._recorder.events if self._recorder is not None else hashes.raw(self.scheduler.pool.events)
+        self.events = [(kind, block_hash) for kind, _, blocks in raw for block_hash in blocks]
         self.labels = self._recorder.log.labels if self._recorder is not None else {}
         self.record = {
             "pass ends": (ends.tolist(), self.passes.idle_pass.tolist(), self.passes.idle_until_ms.tolist()),

@@ -49,7 +49,7 @@ def run(
     traces: Annotated[Texts, typer.Argument(metavar="TRACE", help="Trace files. No load at all: a sample.")] = None,
     trace_format: Annotated[Text, _field("--format", "NAME", _TRACES)] = None,
     trace_block_size: Annotated[Text, _field("--trace-block-size", "N", _TRACES)] = None,
-    speedup: Annotated[Text, _field("--speedup", "X", _TRACES)] = None,
+    speedup: Annotated[Text, _field("--speedup", "X", _WORKLOAD)] = None,
     limit: Annotated[Text, _field("--limit", "N", _TRACES)] = None,
     isl: Annotated[Text, _field("--isl", "N", _SYNTHETIC)] = None,
     osl: Annotated[Text, _field("--osl", "N", _SYNTHETIC)] = None,

@@ -214,8 +214,8 @@ class Simulation:
             ) from error
         if not isinstance(number, int) or not 0 <= number < len(self.workers):
             raise PluginError(
-                f"router {self.router_name} returned {number!r} for request "
-                f"{self.workload.request_id(request.number)}: expected a worker number from 0 to {len(self.workers) - 1}"
+                f"router {self.router_name} returned {number!r} for request {self.workload.request_id(request.number)}: "
+                f"expected a worker number from 0 to {len(self.workers) - 1}"
             )
         return self.workers[number]
 
@@ -269,6 +269,4 @@ class Simulation:
             for worker in self.workers
             if worker.num_requests
         ]
-        return (
-            f"stalled at {self.clock.now_ms:.3f} ms: nothing can run, and requests {who} remain. " + "; ".join(waits)
-        )
+        return f"stalled at {self.clock.now_ms:.3f} ms: nothing can run, and requests {who} remain. " + "; ".join(waits)

@@ -21,7 +21,7 @@ from windtunnel.config.origins import Origins
 from windtunnel.config.schema import SAMPLE_TRACE, Config
 from windtunnel.errors import InputError
 
-_TRACE_ONLY = ("path", "format", "trace_block_size", "limit", "speedup")
+_TRACE_ONLY = ("path", "format", "trace_block_size", "limit")
 
 # What a field given on the command line, or any field below it, removes from the file: the two say the same thing.
 REPLACES: dict[str, tuple[str, ...]] = {

@@ -112,7 +112,7 @@ class WorkloadConfig(Section):
     )
     format: str = Field(default="auto", description="trace format; auto recognises it from the first row")
     trace_block_size: PositiveInt = Field(default=512, description="tokens a hash id of the trace stands for")
-    speedup: PositiveFloat = Field(default=1.0, description="divides the trace's arrival times and turn delays")
+    speedup: PositiveFloat = Field(default=1.0, description="divides arrival times and turn delays")
     concurrency: PositiveInt | None = Field(
         default=None, description="closed loop: sessions in flight at once; arrival times of the trace are ignored"
     )
@@ -135,7 +135,7 @@ class WorkloadConfig(Section):
         if self.concurrency is not None and self.speedup != 1.0:
             raise RuleError("{speedup} has no effect with {concurrency}: a closed loop ignores arrival times")
         if self.synthetic is not None:
-            for name in ("format", "trace_block_size", "limit", "speedup"):
+            for name in ("format", "trace_block_size", "limit"):
                 if getattr(self, name) != type(self).model_fields[name].default:
                     raise RuleError(f"{{{name}}} applies to trace files only, but {{synthetic}} is given")
             given = "rate" if self.synthetic.rate is not None else "interval_ms"

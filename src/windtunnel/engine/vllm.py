@@ -10,38 +10,18 @@ happens; `_schedule_singly` is the textbook loop over requests, with preemption.
 from __future__ import annotations
 
 from collections import deque
-from typing import Protocol
 
 from windtunnel.config.schema import VllmConfig
-from windtunnel.engine.decode_group import DecodeGroup
 from windtunnel.engine.kv.block_pool import BlockPool
 from windtunnel.engine.kv.prefix_tree import Match
+from windtunnel.engine.observer import BatchRow, PassObserver
 from windtunnel.engine.request import EngineRequest
+from windtunnel.engine.vllm_decodes import VllmDecodes
+from windtunnel.engine.vllm_submission import limit_output, refusal
 from windtunnel.record.columns import PassColumns
 from windtunnel.timing.base import PassShape
-from windtunnel.workload.content import Content
 
 UNLIMITED_TOKENS = 1 << 60
-
-
-class PassObserver(Protocol):
-    """Told of every decision, pass by pass. For tests: it makes runs of decodes walk their passes."""
-
-    def on_admission(self, request: EngineRequest, hit_tokens: int) -> None: ...
-
-    def on_preemption(self, victim: EngineRequest, requester: EngineRequest) -> None: ...
-
-    def on_refusal(self, head: EngineRequest, hit_tokens: int, free_blocks: int) -> None:
-        """The head of the queue does not fit in the free blocks."""
-        ...
-
-    def on_scheduled(self, rows: list[tuple[EngineRequest, int, int]]) -> None:
-        """The batch in order: request, tokens computed before, tokens of this pass. Empty if nothing can run."""
-        ...
-
-    def on_concluded(self) -> None:
-        """The pass has ended and its output is processed."""
-        ...
 
 
 class VllmScheduler:
@@ -52,12 +32,13 @@ class VllmScheduler:
         running: the batch, by admission number and so in the order of admission.
         finished: requests that ended since the owner last took the list.
         pool: the KV blocks.
-        group: the requests that decode.
+        decodes: the requests of the batch that decode; group: what they have in common.
     """
 
     def __init__(self, config: VllmConfig, passes: PassColumns, publish_events: bool = False) -> None:
         """`passes` are the engine's pass columns, where ends of passes are read; `publish_events` keeps the KV
         events of each pass in `pool.events`, in the order in which vLLM publishes them."""
+        self.config = config
         self.block_size = config.block_size
         self.max_num_seqs = config.max_num_seqs
         self.max_num_batched_tokens = config.max_num_batched_tokens
@@ -71,17 +52,15 @@ class VllmScheduler:
         self.fast_forward = config.fast_forward
         self.passes = passes
         self.pool = BlockPool(config.num_gpu_blocks, config.block_size, config.enable_prefix_caching, publish_events)
-        self.ordered_blocks = self.pool.log_events
         self.observer: PassObserver | None = None
         self.waiting: deque[EngineRequest] = deque()
         self.running: dict[int, EngineRequest] = {}
         self.finished: list[EngineRequest] = []
-        self.group = DecodeGroup(config.block_size, self.ordered_blocks)
+        self.decodes = VllmDecodes(self.pool, passes, ordered=self.pool.log_events)
+        self.group = self.decodes.group
         self._prefilling: list[EngineRequest] = []  # those of `running` that do not decode, in that order
-        self._grouped = True  # false while a pass that goes request by request is in flight
         self._head_refused = False  # ... and nothing that could help has happened since
         self._admissions = 0
-        self._by_output: dict[int, EngineRequest] = {}  # live requests by the origin of their output
         self._chunks: list[EngineRequest] = []  # of the pass in flight, in batch order
         self._rows: list[EngineRequest] = []  # ... all of its requests, when it goes request by request
         self._decoders: list[EngineRequest] = []  # ... and the members that the group had before
@@ -89,45 +68,25 @@ class VllmScheduler:
     # --- the front end
 
     def limit_output(self, prompt_tokens: int, output_tokens: int) -> int:
-        """Output tokens a request may have: the model's length ends it early."""
-        return min(output_tokens, max(self.max_model_len - prompt_tokens, 0))
+        """Output tokens that a request may have."""
+        return limit_output(self.config, prompt_tokens, output_tokens)
 
     def refusal_at_submission(self, prompt_tokens: int, output_tokens: int) -> str:
-        """Why a request can never be served, with the smallest setting that would serve it; "" if it can.
-
-        vLLM itself would wait forever or crash on some of these.
-        """
-        if prompt_tokens >= self.max_model_len:
-            return (
-                f"prompt of {prompt_tokens} tokens does not fit max_model_len {self.max_model_len}: "
-                f"it needs at least {prompt_tokens + 1}"
-            )
-        if not self.chunked and prompt_tokens > self.max_num_batched_tokens:
-            return (
-                f"prompt of {prompt_tokens} tokens does not fit a pass without chunked prefill: "
-                f"it needs max_num_batched_tokens of at least {prompt_tokens}"
-            )
-        longest = min(prompt_tokens + max(output_tokens, 1), self.max_model_len) - 1  # the last token is not computed
-        blocks = -(-longest // self.block_size)
-        if blocks > self.pool.num_blocks:
-            return (
-                f"{prompt_tokens} prompt and {output_tokens} output tokens need {blocks} KV blocks of "
-                f"{self.block_size} tokens: num_gpu_blocks is {self.pool.num_blocks} and must be at least {blocks}"
-            )
-        return ""
+        """Why a request can never be served; "" if it can."""
+        return refusal(self.config, prompt_tokens, output_tokens)
 
     def submit(self, request: EngineRequest) -> None:
         """Put a request at the end of the queue."""
         if not self.waiting or self.threshold_adaptive:  # a new head, or a smaller chunk for the old one
             self._head_refused = False
         self.waiting.append(request)
-        self._by_output[request.origin] = request
+        self.decodes.by_output[request.origin] = request
 
     def abort(self, request: EngineRequest, now_ms: float) -> None:
         """Take a request out between two passes; its time is accounted for up to then."""
         if self.running.get(request.admission) is request:
             if request.decoding:
-                self._leave_group(request, now_ms)
+                self.decodes.leave(request, now_ms)
                 self.group.forget(request)
                 request.decoding = False
             else:
@@ -139,7 +98,7 @@ class VllmScheduler:
             self.waiting.remove(request)
             request.note_wait(now_ms)
         self._head_refused = False
-        del self._by_output[request.origin]
+        del self.decodes.by_output[request.origin]
 
     @property
     def num_waiting(self) -> int:
@@ -152,8 +111,8 @@ class VllmScheduler:
     def settle(self, now_ms: float) -> list[EngineRequest]:
         """The simulation stops: bring all requests up to date and return them, running before waiting."""
         for request in self.running.values():
-            if request.decoding and self._grouped:
-                self._leave_group(request, now_ms)
+            if request.decoding and not self.decodes.suspended:
+                self.decodes.leave(request, now_ms)
             elif request.marker_ms < now_ms:
                 request.note_wait(now_ms)
         for request in self.waiting:
@@ -209,12 +168,12 @@ class VllmScheduler:
     def commit_decodes(self, passes: int) -> None:
         """Do what `decode_passes` announced, up to `passes` of them, whose ends are recorded."""
         group = self.group
-        if self.ordered_blocks or self.observer is not None:
-            self._walk_decodes(passes)
+        if self.observer is not None:
+            self._walk_decodes(passes, self.observer)
+        elif self.decodes.ordered:
+            self.decodes.advance_in_order(passes)
         else:
-            self.pool.take(group.blocks_for(passes))
-            group.step += passes
-            group.context_tokens += passes * group.size
+            self.decodes.advance(passes)
         if group.finish_step == group.step:
             self._complete_decodes()
         if self.observer is not None:
@@ -224,58 +183,15 @@ class VllmScheduler:
         """KV blocks that the next `passes` passes of a run of decodes take."""
         return self.group.blocks_for(passes)
 
-    def _walk_decodes(self, passes: int) -> None:
-        """Take and hash blocks in the order of passes and requests, visiting only passes that do either."""
-        group = self.group
-        observer = self.observer
-        bs = self.block_size
-        first = group.step
-        decodes = group.size
-        busy = group.busy_steps() if observer is None else list(range(bs))
-        for cycle in range(0, passes, bs):
-            for offset in busy:
-                done = cycle + offset
-                if done >= passes:
-                    break
-                group.context_tokens += (first + done - group.step) * decodes
-                group.step = first + done
-                rows = [] if observer is None else [(r, r.base + group.step, 1) for r in self.running.values()]
-                self._decode_step()
-                if observer is not None:
-                    self._observe_refusal(observer)
-                    observer.on_scheduled(rows)
-                    if done + 1 < passes:
-                        observer.on_concluded()
-        group.context_tokens += (first + passes - group.step) * decodes
-        group.step = first + passes
-
-    def _decode_step(self) -> None:
-        """One pass of the group: the blocks of one token for each member."""
-        group = self.group
-        pool = self.pool
-        decodes = group.size
-        if not self.ordered_blocks:
-            need = group.ring[group.step % self.block_size]
-            if need:
-                pool.take(need)
-            group.step += 1
-            group.context_tokens += decodes
-            return
-        openers = group.openers()
-        closers = group.closers()
-        order = openers
-        if closers is not openers and closers:
-            order = sorted(openers + closers, key=lambda request: request.admission) if openers else closers
-        step = group.step
-        group.step = step + 1
-        group.context_tokens += decodes
-        bs = self.block_size
-        for request in order:
-            computed = request.base + step
-            if computed % bs == 0:
-                pool.take(1)
-            if (computed + 1) % bs == 0:
-                self._catch_up(request)
+    def _walk_decodes(self, passes: int, observer: PassObserver) -> None:
+        """The same pass by pass, for an observer."""
+        for done in range(passes):
+            rows = [(r, r.base + self.group.step, 1) for r in self.running.values()]
+            self.decodes.advance_one()
+            self._observe_refusal(observer)
+            observer.on_scheduled(rows)
+            if done + 1 < passes:
+                observer.on_concluded()
 
     def _observe_refusal(self, observer: PassObserver) -> None:
         """Inside a run the head of the queue stays refused; what it was refused for changes with the free blocks."""
@@ -299,7 +215,7 @@ class VllmScheduler:
 
     def conclude(self, start_ms: float) -> None:
         """Process the output of the pass that `schedule` chose; it began at start_ms and its end is recorded."""
-        if self._grouped:
+        if not self.decodes.suspended:
             if self.group.finish_step == self.group.step:
                 self._complete_decodes()
             for request in self._chunks:
@@ -315,7 +231,7 @@ class VllmScheduler:
         unfilled = 0
         for request in self._prefilling:
             unfilled += request.table.owned * bs - request.computed
-        if self._grouped:
+        if not self.decodes.suspended:
             unfilled += self.group.unfilled_tokens()
         else:
             for request in self._decoders:
@@ -351,7 +267,7 @@ class VllmScheduler:
         rows = [] if observer is None else [(r, r.base + group.step, 1) for r in self.running.values() if r.decoding]
         shape = PassShape(decodes, group.context_tokens)
         if decodes:
-            self._decode_step()
+            self.decodes.advance_one()
         for i, tokens in enumerate(chunks):
             if tokens:
                 self._compute(prefilling[i], tokens, shape)
@@ -373,12 +289,12 @@ class VllmScheduler:
         order = list(self.running.values())
         self._decoders = [request for request in order if request.decoding]
         for request in self._decoders:
-            self._leave_group(request, now_ms)
+            self.decodes.leave(request, now_ms)
         group.dissolve()
-        self._grouped = False
+        self.decodes.suspended = True
         budget = self.max_num_batched_tokens
         shape = PassShape()
-        rows: list[tuple[EngineRequest, int, int]] = []
+        rows: list[BatchRow] = []
         preempted = False
         i = 0
         while i < len(order) and budget > 0:
@@ -446,7 +362,7 @@ class VllmScheduler:
         full = computed // self.block_size
         if self.caching and full > table.hashed:
             if table.content.sources:
-                self._catch_up_sources(table.content)
+                self.decodes.catch_up_sources(table.content)
             self.pool.store(table, full)
         if request.decoding:
             shape.add_decode(computed)
@@ -498,7 +414,7 @@ class VllmScheduler:
         total = request.prompt_tokens + request.output_tokens
         content = request.table.content
         if content.sources:
-            self._catch_up_sources(content)
+            self.decodes.catch_up_sources(content)
         match = self.pool.match(content, (total - 1) // self.block_size)  # at least one token is computed
         tokens = total - match.blocks * self.block_size
         if 0 < cap < tokens:
@@ -544,7 +460,7 @@ class VllmScheduler:
         now_ms = self.passes.end_ms[-1]
         while group.finish_step == group.step:
             request = group.pop_finished()
-            self._leave_group(request, now_ms)
+            self.decodes.leave(request, now_ms)
             request.decoding = False
             self._complete(request)
 
@@ -564,7 +480,7 @@ class VllmScheduler:
         if request.output_tokens >= request.max_output_tokens:
             self._complete(request)
         else:
-            self._join_group(request)
+            self.decodes.join(request)
 
     def _conclude_singly(self, start_ms: float) -> None:
         end_ms = self.passes.end_ms[-1]
@@ -587,48 +503,15 @@ class VllmScheduler:
     def _complete(self, request: EngineRequest) -> None:
         self.pool.release(request.table)
         del self.running[request.admission]
-        del self._by_output[request.origin]
+        del self.decodes.by_output[request.origin]
         self.finished.append(request)
         self._head_refused = False
 
-    # --- the decode group
-
-    def _join_group(self, request: EngineRequest) -> None:
-        request.decoding = True
-        request.emitting_from = len(self.passes.end_ms)
-        self.group.join(request)
-
-    def _leave_group(self, request: EngineRequest, now_ms: float) -> None:
-        """Bring a member up to date and take it out; its finish entry stays."""
-        self._catch_up(request)
-        self.group.leave(request)
-        ends = self.passes.end_ms
-        if len(ends) > request.emitting_from:
-            request.note_tokens(request.emitting_from, len(ends) - 1, ends[-1])
-        request.note_decodes(now_ms)
-
     def _regroup(self) -> None:
         """After a pass that went request by request."""
-        self._grouped = True
+        self.decodes.suspended = False
         for request in self._decoders:
             if request.decoding:
-                self._join_group(request)
+                self.decodes.join(request)
         self._decoders = []
         self._rows = []
-
-    def _catch_up(self, request: EngineRequest) -> None:
-        """Make explicit the blocks that a member has got, and filled, since it was last touched."""
-        table = request.table
-        computed = request.base + self.group.step
-        table.owned = -(-computed // self.block_size)
-        full = computed // self.block_size
-        if self.caching and full > table.hashed:
-            self.pool.store(table, full)
-
-    def _catch_up_sources(self, content: Content) -> None:
-        """Hash what those members have decoded whose output this content names: it may be hit now."""
-        if self._grouped:
-            for origin in content.sources:
-                other = self._by_output.get(origin)
-                if other is not None and other.decoding:
-                    self._catch_up(other)

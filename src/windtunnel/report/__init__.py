@@ -1,9 +1,8 @@
-"""Reports: pure functions of the record, the workload and the configuration.
+"""Tables, JSON and statistics: pure functions of the record."""
 
-Nothing here looks at an engine or a cluster, or decides what happened.
+from windtunnel.report.document import build_report, encode_report
+from windtunnel.report.metrics import summarize
+from windtunnel.report.requests import write_requests
+from windtunnel.report.table import print_tables
 
-token_times: when tokens were emitted, from the pass columns.
-distribution: statistics of samples with multiplicities.
-metrics: latencies of each request, and the summary.
-document: the JSON report. requests: one JSON line a request. table: the terminal.
-"""
+__all__ = ["build_report", "encode_report", "print_tables", "summarize", "write_requests"]

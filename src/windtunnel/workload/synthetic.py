@@ -18,7 +18,12 @@ from windtunnel.workload.streams import named_stream
 
 
 def synthetic_workload(
-    config: SyntheticConfig, *, block_size: int, concurrency: int | None = None, seed: int = 0
+    config: SyntheticConfig,
+    *,
+    block_size: int,
+    concurrency: int | None = None,
+    seed: int = 0,
+    speedup: float = 1.0,
 ) -> Workload:
     """Build the requests of a generated load, session by session.
 
@@ -30,6 +35,7 @@ def synthetic_workload(
         concurrency: sessions in flight at once in a closed loop, where first turns have no arrival time (NaN);
             None for an open loop.
         seed: of the whole simulation; arrivals and group draws are separate streams of it.
+        speedup: divides arrival times and turn delays.
 
     Raises:
         InputError: not exactly one of `config.rate`, `config.interval_ms` and `concurrency` is given.
@@ -42,7 +48,7 @@ def synthetic_workload(
     for number in range(config.requests):
         group = int(draw_group() * config.prefix_groups)
         session: int | None = None
-        time_ms = nan if arrival_ms is None else arrival_ms[number]
+        time_ms = nan if arrival_ms is None else arrival_ms[number] / speedup
         for _ in range(config.turns):
             unique_origin = config.prefix_groups + workload.num_requests
             runs: list[Run] = []
@@ -52,7 +58,7 @@ def synthetic_workload(
                 runs.append((unique_origin, 0, config.isl - prefix_tokens))
             workload.add(runs, config.osl, session=session, time_ms=time_ms)
             session = number
-            time_ms = config.turn_delay_ms
+            time_ms = config.turn_delay_ms / speedup
     return workload
 
 

@@ -1,0 +1,365 @@
+"""SGLang's radix cache: which KV pages are cached, which prefix is hit, and what is evicted.
+
+Rules of SGLang 0.5.23, as recorded in tests/golden; docs/fidelity.md lists them. A node is a stretch of whole pages
+that is locked, split and evicted as one, so here, unlike in vLLM's pool, the borders of nodes and the order of their
+last access are behaviour. A page that the tree holds exists once; pages that a request holds beside the tree have no
+identity and are only counted. All sizes are tokens, multiples of the page. The file never looks at queues or time.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from heapq import heapify, heappop, heappush
+from typing import TypeAlias
+
+from windtunnel.engine.kv.events import CacheEvent
+from windtunnel.workload.content import BlockKey, Content, agree_until
+
+Rank: TypeAlias = int | tuple[int, int]
+
+SPARE_RUNS = 8  # a node's content may have so many more than twice the runs it needs before it is cut down
+
+
+class RadixNode:
+    """Consecutive pages of the tree: tokens [start, end) of any sequence through it.
+
+    Attributes:
+        content: one of those sequences.
+        key: identity of its first page, by which its parent finds it.
+        holders: requests that hold the path down to here, plus children that are held. So it is positive exactly if
+            something here or below is held, and then the node cannot be evicted.
+        last: tick of the last access that ended here; an access of a path counts for all of it, see `evict_until`.
+        born: tick of its insertion. hits: insertions that went through it.
+        queued: whether it has an entry among the victims.
+    """
+
+    __slots__ = ("born", "children", "content", "end", "hits", "holders", "key", "last", "parent", "queued", "start")
+
+    def __init__(self, parent: RadixNode | None, key: BlockKey, content: Content, start: int, end: int) -> None:
+        self.parent = parent  # None for the root, and for a node that was evicted
+        self.key = key
+        self.content = content
+        self.start = start
+        self.end = end
+        self.children: dict[BlockKey, RadixNode] = {}
+        self.holders = 0
+        self.last = 0
+        self.born = 0
+        self.hits = 0
+        self.queued = False
+
+
+class RadixLease:
+    """What one request holds of the cache.
+
+    Attributes:
+        content: its tokens, prompt first.
+        border: where its prompt ends, in whole pages: there the tree keeps a border between nodes.
+        node: the node down to which the path is held; None if nothing is.
+        held: tokens of that path, which belong to the tree.
+        inserted: tokens that it has given to the tree so far.
+    """
+
+    __slots__ = ("border", "content", "held", "inserted", "node")
+
+    def __init__(self, content: Content, border: int) -> None:
+        self.content = content
+        self.border = border
+        self.node: RadixNode | None = None
+        self.held = 0
+        self.inserted = 0
+
+
+class RadixCache:
+    """All KV pages of an engine: free ones, those of the tree, and those that requests hold beside the tree.
+
+    Attributes:
+        num_blocks: pages in all.
+        free_tokens: in pages that are neither in the tree nor held.
+        evictable_tokens, protected_tokens: in nodes that nobody holds, and in the others.
+        num_nodes: nodes of the tree, without its root.
+        events: what was stored and removed since the owner last cleared it, if `log_events`. The pages of one event
+            are published in ascending order.
+    """
+
+    def __init__(
+        self, num_blocks: int, page_size: int, caching: bool = True, eviction_policy: str = "lru", log_events: bool = False
+    ) -> None:
+        self.num_blocks = num_blocks
+        self.page_size = page_size
+        self.caching = caching
+        self.free_tokens = num_blocks * page_size
+        self.evictable_tokens = 0
+        self.protected_tokens = 0
+        self.num_nodes = 0
+        self.log_events = log_events and caching
+        self.events: list[CacheEvent] = []
+        self.root = RadixNode(None, (), Content(()), 0, 0)
+        self.root.holders = 1
+        self._policy = eviction_policy
+        self._by_last = eviction_policy == "lru"
+        self._newest_first = eviction_policy == "mru"
+        self._counts_hits = eviction_policy == "lfu"
+        self._tick = 0  # of accesses; a clock would not tell two of one instant apart
+        self._victims: list[tuple[Rank, int, RadixNode]] = []
+        self._offers = 0
+
+    @property
+    def free_blocks(self) -> int:
+        """Pages that nobody holds: free, or in the tree and evictable."""
+        return (self.free_tokens + self.evictable_tokens) // self.page_size
+
+    def pages(self, tokens: int) -> int:
+        """`tokens` rounded up to whole pages, in tokens."""
+        page = self.page_size
+        return -(-tokens // page) * page
+
+    # --- finding
+
+    def match(self, content: Content, limit: int) -> RadixNode:
+        """The end of the cached prefix of content[:limit], in whole pages; the root if there is none.
+
+        It counts as an access of the path, and makes the end of the match the border of a node.
+        """
+        node = self.root
+        if not self.caching:
+            return node
+        page = self.page_size
+        limit -= limit % page
+        at = 0
+        while at < limit:
+            child = node.children.get(content.key(at, page))
+            if child is None:
+                break
+            end = child.end if child.end < limit else limit
+            if child.content is not content:
+                end = agree_until(content, child.content, at, end)
+                end -= end % page
+            node = child if end == child.end else self._split(child, end)
+            at = end
+            if not node.children:
+                break
+        if at:
+            self._touch(node)
+        return node
+
+    def unheld_tokens(self, node: RadixNode) -> int:
+        """Tokens of the path down to `node` that are evictable, which they will not be once it is held."""
+        tokens = 0
+        while not node.holders:
+            tokens += node.end - node.start
+            assert node.parent is not None
+            node = node.parent
+        return tokens
+
+    # --- holding and storing
+
+    def hold(self, lease: RadixLease, node: RadixNode) -> None:
+        """Hold the path of a match; nothing of it is evicted until it is released."""
+        if self.caching:
+            self._lock(node)
+            lease.node = node
+            lease.held = node.end
+
+    def take(self, tokens: int) -> None:
+        """Take free pages of `tokens` tokens, which there must be, for a request to hold beside the tree."""
+        self.free_tokens -= tokens
+        assert self.free_tokens >= 0
+
+    def store(self, lease: RadixLease, upto: int, keep: bool = True) -> None:
+        """Give the full pages of the lease's first `upto` tokens to the tree; `keep` goes on holding them.
+
+        Pages that the tree has already are the lease's duplicates, and are freed.
+        """
+        upto -= upto % self.page_size
+        if not upto or not self.caching:
+            return
+        before = lease.node
+        node = self._insert(lease, upto)
+        if upto > lease.inserted:
+            lease.inserted = upto
+        if 0 < lease.border < upto:
+            self._make_border(node, lease.border)
+        if keep and node is not before:
+            self._lock(node)  # before the old end is let go, so that what both share does not flip
+            if before is not None:
+                self._unlock(before)
+            lease.node = node
+        lease.held = upto
+
+    def release(self, lease: RadixLease, tokens: int) -> None:
+        """Give up a lease and its pages of `tokens` tokens: those that are not in the tree become free."""
+        self.free_tokens += self.pages(tokens) - lease.held
+        if lease.node is not None:
+            self._unlock(lease.node)
+            lease.node = None
+        lease.held = 0
+
+    def _insert(self, lease: RadixLease, upto: int) -> RadixNode:
+        """Put a lease's first `upto` tokens into the tree, below what it holds of it; the node where they end."""
+        page = self.page_size
+        content = lease.content
+        counted = lease.inserted
+        node = lease.node if lease.node is not None else self.root
+        if self._counts_hits:
+            above = node
+            while above.end > counted:
+                above.hits += 1
+                assert above.parent is not None
+                above = above.parent
+        at = node.end
+        while at < upto:
+            key = content.key(at, page)
+            child = node.children.get(key)
+            if child is None:
+                leaf = RadixNode(node, key, content, at, upto)
+                self._tick += 1  # later than the split of its elder sibling, if there was one
+                leaf.last = leaf.born = self._tick
+                if upto > counted:
+                    leaf.hits = 1
+                node.children[key] = leaf
+                self.num_nodes += 1
+                self.evictable_tokens += upto - at
+                if self.log_events:
+                    self.events.append(CacheEvent(True, content, at // page, upto // page))
+                self._offer(leaf)
+                return leaf
+            end = child.end if child.end < upto else upto
+            if child.content is not content:
+                end = agree_until(content, child.content, at, end)
+                end -= end % page
+            node = child if end == child.end else self._split(child, end)
+            self.free_tokens += end - at
+            if end > counted:
+                node.hits += 1
+            at = end
+        self._touch(node)
+        return node
+
+    def _make_border(self, node: RadixNode, at: int) -> None:
+        """Make `at` a border between nodes on the path down to `node`."""
+        while node.start >= at:
+            assert node.parent is not None
+            node = node.parent
+        if node.end > at:
+            self._split(node, at)
+
+    def _split(self, node: RadixNode, at: int) -> RadixNode:
+        """Cut the pages before `at` off a node; returns them as its new parent. Holders and children stay with `node`."""
+        parent = node.parent
+        assert parent is not None
+        upper = RadixNode(parent, node.key, node.content, node.start, at)
+        upper.holders = 1 if node.holders else 0
+        upper.hits = node.hits
+        upper.born = node.born
+        upper.last = node.last
+        parent.children[node.key] = upper
+        node.parent = upper
+        node.start = at
+        node.key = node.content.key(at, self.page_size)
+        upper.children[node.key] = node
+        self.num_nodes += 1
+        self._touch(node)  # SGLang does; the caller then goes on with the upper part, which so becomes newer
+        return upper
+
+    def _touch(self, node: RadixNode) -> None:
+        self._tick += 1
+        node.last = self._tick
+        if self._newest_first and not node.holders and not node.children:
+            self._offer(node)
+
+    def _lock(self, node: RadixNode) -> None:
+        while True:
+            node.holders += 1
+            if node.holders > 1:  # at the latest the root
+                return
+            size = node.end - node.start
+            self.evictable_tokens -= size
+            self.protected_tokens += size
+            assert node.parent is not None
+            node = node.parent
+
+    def _unlock(self, node: RadixNode) -> None:
+        end = node
+        while True:
+            node.holders -= 1
+            if node.holders:
+                break
+            size = node.end - node.start
+            self.evictable_tokens += size
+            self.protected_tokens -= size
+            assert node.parent is not None
+            node = node.parent
+        if not end.holders and not end.children:
+            self._offer(end)
+
+    # --- eviction
+
+    def evict_until(self, tokens: int) -> None:
+        """Evict whole nodes, in the order of the policy, until `tokens` tokens are free or nothing more can be.
+
+        Only nodes without children are candidates. An access is noted where it ends; its path is never older than
+        that, and a node becomes a candidate only once everything below it is gone, so it learns then.
+        """
+        victims = self._victims
+        while self.free_tokens < tokens and victims:
+            rank, order, node = heappop(victims)
+            parent = node.parent
+            if node.children or node.holders or parent is None:
+                node.queued = False
+                continue
+            now: Rank = node.last if self._by_last else self._rank(node)
+            if now != rank:  # touched since
+                if not self._newest_first:
+                    heappush(victims, (now, order, node))
+                continue
+            size = node.end - node.start
+            self.free_tokens += size
+            self.evictable_tokens -= size
+            self.num_nodes -= 1
+            if self.log_events:
+                page = self.page_size
+                self.events.append(CacheEvent(False, node.content, node.start // page, node.end // page))
+            del parent.children[node.key]
+            node.parent = None
+            if node.last > parent.last:
+                parent.last = node.last
+            if parent is not self.root:
+                _cut_down(parent)
+                if not parent.children and not parent.holders:
+                    self._offer(parent)
+
+    def _rank(self, node: RadixNode) -> Rank:
+        """Its place in the order of eviction, lowest first."""
+        if self._by_last:
+            return node.last
+        if self._newest_first:
+            return -node.last
+        return (node.hits, node.last) if self._counts_hits else node.born
+
+    def _offer(self, node: RadixNode) -> None:
+        """A node has no children and no holders: it may be evicted."""
+        if node.queued:
+            if not self._newest_first:
+                return  # ranks only grow: its old entry comes up in time and is renewed then
+            if len(self._victims) > 4 * self.num_nodes + 64:
+                self._victims = [entry for entry in self._victims if entry[0] == -entry[2].last]
+                heapify(self._victims)
+        node.queued = True
+        self._offers += 1
+        heappush(self._victims, (self._rank(node), self._offers, node))
+
+
+def _cut_down(node: RadixNode) -> None:
+    """Drop the part of a node's content that nothing needs any more, so that evicted sequences leave no storage."""
+    content = node.content
+    ends = content.ends
+    runs = bisect_left(ends, node.end) + 1
+    if len(ends) <= 2 * runs + SPARE_RUNS:
+        return
+    head = Content(())
+    head.origins = content.origins[:runs]
+    head.deltas = content.deltas[:runs]
+    head.ends = ends[:runs]
+    head.length = ends[runs - 1]
+    node.content = head
