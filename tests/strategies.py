@@ -185,7 +185,10 @@ def run(
     publish_events: bool = False,
     router: Router | None = None,
 ) -> Outcome:
-    """Simulate a scenario through the public entry point; a hang is a failure."""
+    """Simulate a scenario through the public entry point; a hang is a failure.
+
+    An `observer` is made for each scheduler, which it finds as its `scheduler`.
+    """
     schedulers: list[VllmScheduler] = []
     observers: list[Any] = []
     polls = 0
@@ -195,6 +198,7 @@ def run(
         schedulers.append(scheduler)
         if observer is not None:
             observers.append(observer())
+            observers[-1].scheduler = scheduler
             scheduler.observer = observers[-1]
         return scheduler
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import fuzz
 
 from golden.compare import recorded_differences, unobserved_differences
 from golden.vllm_playback import Playback
 from oracle.random_scenarios import PROFILES, scenarios
 from oracle.vllm_rules import VllmRules
+from strategies import fuzz
 
 
 @pytest.mark.parametrize("profile", PROFILES)

@@ -156,7 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{verdict}: {path.stem}: " + "\n    ".join(lines))
     if not sum(counts.values()):
         print(f"no scenario in {options.scenarios}")
-    print(f"not modelled yet: {counts['not modelled yet']}, recorded crashes: {counts['recorded crash']}")
+    print(f"{counts['not modelled yet']} not modelled yet, {counts['recorded crash']} recorded as a crash")
     print(f"{counts['passed']} passed, {counts['failed']} failed")
     return 1 if counts["failed"] or not sum(counts.values()) else 0
 

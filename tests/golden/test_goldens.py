@@ -44,8 +44,11 @@ def test_oracle_decides_what_was_recorded_down_to_the_physical_block(name: str) 
 
 
 def test_runs_are_played_as_runs() -> None:
-    played = Playback(read(SCENARIOS, "mix_20_roomy"))
-    assert played.passes.passes_in_runs > 2 * played.passes.decode_runs
+    alone = {"requests": [{"id": "a", "arrival_pass": 0, "prompt": [[1, 10]], "output_len": 20}]}
+    passes = Playback(alone).passes
+    assert (passes.single_passes, passes.decode_runs, passes.passes_in_runs) == (1, 1, 19)
+    passes = Playback(alone, fast_forward=False).passes
+    assert (passes.single_passes, passes.decode_runs, passes.passes_in_runs) == (1, 19, 19)
 
 
 # --- the command
@@ -86,15 +89,13 @@ def test_every_recording_is_reproduced_or_listed(capsys: pytest.CaptureFixture[s
     assert compare(SCENARIOS, RECORDINGS) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == "84 passed, 0 failed"
-    listed = [line for line in lines if line.startswith("not modelled yet: ") and line.count(": ") == 2]
+    listed = [line for line in lines if line.startswith("not modelled yet: ")]
     assert len(listed) == 28
     assert "not modelled yet: prio_admission: policy priority" in listed
     assert f"recorded crash: {CRASHED}: IndexError: list index out of range at block_pool.py:cache_full_blocks" in lines
 
 
-def test_the_first_pass_that_differs_is_shown(
-    folders: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_first_pass_that_differs_is_shown(folders: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     passes = read(folders[1], "preempt_two")["passes"]
     passes[3]["free"] += 1
     passes[4]["free"] += 1
@@ -103,7 +104,7 @@ def test_the_first_pass_that_differs_is_shown(
     free = passes[3]["free"]
     assert capsys.readouterr().out.splitlines() == [
         f"failed: preempt_two: pass 3: free: expected {free}, got {free - 1}",
-        "not modelled yet: 0, recorded crashes: 0",
+        "0 not modelled yet, 0 recorded as a crash",
         "0 passed, 1 failed",
     ]
 
@@ -129,9 +130,7 @@ def test_the_recording_of_another_release_is_a_failure(
     assert "preempt_two: recorded by vLLM 0.20.2, expected 0.33" in capsys.readouterr().out
 
 
-def test_an_unknown_scenario_key_is_a_failure(
-    folders: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unknown_scenario_key_is_a_failure(folders: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     spoil(folders[0], sliding_window=128)
     assert compare(*folders) == 1
     assert "failed: preempt_two: ValueError: unknown scenario key 'sliding_window'" in capsys.readouterr().out

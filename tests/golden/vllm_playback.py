@@ -198,7 +198,8 @@ class PassRecorder:
 
     def _arrived(self, request: EngineRequest) -> bool:
         """Whether a request was there already: a run is walked when it is over, and some arrived during it."""
-        return request.arrival_ms <= self._pass["p"]
+        number: int = self._pass["p"]
+        return request.arrival_ms <= number
 
 
 class Playback:

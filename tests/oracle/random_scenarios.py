@@ -41,10 +41,10 @@ def scenarios(draw: st.DrawFn, profile: str) -> Scenario:
             output = max(1, room)
         if draw(st.integers(0, 19)) < 19:
             output = max(1, min(output, room))
-        request = {"id": f"r{number}", "arrival_pass": draw(st.integers(0, spread)), "prompt": prompt}
-        request["output_len"] = output
+        arrival = draw(st.integers(0, spread))
+        request = {"id": f"r{number}", "arrival_pass": arrival, "prompt": prompt, "output_len": output}
         if with_aborts and draw(st.booleans()):
-            request["abort_pass"] = request["arrival_pass"] + draw(st.integers(0, 30))
+            request["abort_pass"] = arrival + draw(st.integers(0, 30))
         requests.append(request)
     scenario["requests"] = requests
     return scenario

@@ -19,6 +19,8 @@ from windtunnel.record.columns import PassColumns
 from windtunnel.timing.base import FloatArray, PassShape, TimingModel
 
 INFINITE = float("inf")
+accumulate = np.add.accumulate
+
 MAX_PLANNED_PASSES = 2048  # a run that may be cut is not priced further ahead than this
 LOOP_PASSES = 8  # shorter runs are priced pass by pass: cheaper than one call on arrays
 
@@ -99,7 +101,7 @@ class Engine:
                 passes = MAX_PLANNED_PASSES
             ends = self._price_run(passes, now_ms)
             self._run_ends = ends
-            self.end_ms = float(ends[-1])
+            self.end_ms = ends.item(-1)
         else:
             shape = scheduler.schedule(now_ms)
             if shape is None:
@@ -117,7 +119,7 @@ class Engine:
             reach = int(self._run_ends.searchsorted(now_ms)) + 1
             if reach < self._planned:
                 self._planned = reach
-                self.end_ms = float(self._run_ends[reach - 1])
+                self.end_ms = self._run_ends.item(reach - 1)
                 self.passes.cuts += 1
         return self.end_ms
 
@@ -185,7 +187,7 @@ class Engine:
             return np.array(ends)
         column = timing.price_run_ms(decodes, context, physical, passes)
         column[0] += now_ms
-        return np.add.accumulate(column, out=column)  # a running sum in order, as the loop makes it
+        return accumulate(column, out=column)  # a running sum in order, as the loop makes it
 
     def _commit(self, done: int) -> None:
         passes = self.passes
