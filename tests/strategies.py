@@ -19,9 +19,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from windtunnel import Config, Result, Router, StalledError, TimingModel, Workload, assembly, simulate
+from windtunnel import Config, Result, Router, TimingModel, Workload, assembly, simulate
 from windtunnel.config.schema import VllmConfig
 from windtunnel.engine.vllm import VllmScheduler
+from windtunnel.errors import SimulationError
 from windtunnel.record.columns import PassColumns, Record
 from windtunnel.timing.base import FloatArray, PassShape
 from windtunnel.workload.content import Run, output_origin
@@ -161,20 +162,20 @@ class Outcome:
     """What a scenario came to: its record, complete or not, and the schedulers that made it.
 
     Attributes:
-        stall: the message of the `StalledError` that ended it, else "".
+        error: the message of the `SimulationError` that ended it, else "".
         observers: those of the schedulers, in the same order; empty if none were asked for.
     """
 
     record: Record
     workload: Workload
-    stall: str
+    error: str
     schedulers: list[VllmScheduler]
     observers: list[Any]
 
     @property
     def complete(self) -> bool:
         """Whether every request has reached its end."""
-        return not self.stall and not self.record.interrupted
+        return not self.error and not self.record.interrupted
 
 
 def run(
@@ -208,7 +209,7 @@ def run(
         assert polls < MAX_POLLS, "the simulation goes on and on"
         return False
 
-    stall = ""
+    message = ""
     with mock.patch.object(assembly, "VllmScheduler", build):
         try:
             result = simulate(
@@ -218,10 +219,10 @@ def run(
                 timing=scenario.timing,
                 should_stop=hangs,
             )
-        except StalledError as error:
+        except SimulationError as error:
             assert isinstance(error.partial, Result)
-            result, stall = error.partial, str(error)
-    return Outcome(result.record, result.workload, stall, schedulers, observers)
+            result, message = error.partial, str(error)
+    return Outcome(result.record, result.workload, message, schedulers, observers)
 
 
 def columns_of(record: Record) -> dict[str, object]:

@@ -117,20 +117,20 @@ def test_a_simulation_that_cannot_go_on_says_who_waits_for_what() -> None:
 @pytest.mark.parametrize("fast_forward", [True, False])
 def test_a_stall_comes_to_the_same_in_runs_and_in_single_passes(fast_forward: bool) -> None:
     outcome = run(Scenario(TWO_THAT_GROW, STALL, timing=FlatTiming()), fast_forward=fast_forward)
-    assert outcome.stall.startswith("stalled at 12.000 ms")
+    assert outcome.error.startswith("stalled at 12.000 ms")
     assert outcome.record.requests.preemptions.tolist() == [0, 1]
 
 
 def test_a_stall_names_a_few_requests_and_counts_the_others() -> None:
     sends = TWO_THAT_GROW + tuple(Send(((9 + number, 0, 4),), 1, time_ms=6.0) for number in range(6))
     outcome = run(Scenario(sends, STALL, timing=FlatTiming()))
-    assert "requests 1, 2, 3, 4, 5 and 2 more remain" in outcome.stall
+    assert "requests 1, 2, 3, 4, 5 and 2 more remain" in outcome.error
 
 
 def test_clients_that_give_up_end_a_stall() -> None:
     outcome = run(Scenario(TWO_THAT_GROW, STALL, timing=FlatTiming(), cancel_after_ms=30.0))
     requests = outcome.record.requests
-    assert outcome.stall == ""
+    assert outcome.error == ""
     assert statuses(outcome) == [Status.COMPLETED, Status.CANCELLED]
     assert requests.terminal_ms[1] == outcome.record.end_ms == 30.0
     assert requests.preempted_ms[1] == 30.0 - requests.prefill_ms[1] - requests.decode_ms[1]

@@ -59,8 +59,8 @@ class Physical:
     needs_physical_context = True
 
     def __init__(self) -> None:
-        self.passes: list[int] = []  # one at a time
-        self.runs: list[tuple[int, int, int, int]] = []
+        self.passes: list[int] = []
+        self.runs: list[tuple[int, int, int, int]] = []  # the arguments of each
 
     def price_pass_ms(self, shape: PassShape) -> float:
         self.passes.append(shape.physical_context_tokens)
@@ -70,6 +70,7 @@ class Physical:
         self, num_decodes: int, context_tokens: int, physical_context_tokens: int, passes: int
     ) -> FloatArray:
         self.runs.append((num_decodes, context_tokens, physical_context_tokens, passes))
+        self.passes += [physical_context_tokens + number * num_decodes for number in range(passes)]
         return FlatTiming().price_run_ms(num_decodes, context_tokens, physical_context_tokens, passes)
 
 
@@ -100,7 +101,7 @@ def test_a_run_starts_from_the_distinct_context_of_its_first_pass() -> None:
     timing = Physical()
     sends = (Send(((1, 0, 9),), 50), Send(((1, 0, 9),), 50))
     run(Scenario(sends, {"block_size": 4, "num_gpu_blocks": 99}, timing=timing))
-    assert timing.passes == [10]
+    assert timing.passes[:3] == [10, 12, 14]
     assert timing.runs == [(2, 20, 12, 49)]
 
 

@@ -88,14 +88,14 @@ class Simulation:
         polls = 0
         ready_ms = driver.next_ready_ms()
         while True:
-            now_ms = ready_ms
+            next_end_ms = INFINITE
             while ends:
-                if engines[ends[0][1]].end_ms != ends[0][0]:
-                    heappop(ends)
-                    continue
-                if ends[0][0] < now_ms:
-                    now_ms = ends[0][0]
-                break
+                end_ms, number = ends[0]
+                if engines[number].end_ms == end_ms:
+                    next_end_ms = end_ms
+                    break
+                heappop(ends)
+            now_ms = ready_ms if ready_ms < next_end_ms else next_end_ms
             if self._timeouts:
                 now_ms = min(now_ms, self._next_timeout_ms())
             if now_ms == INFINITE:
@@ -106,18 +106,20 @@ class Simulation:
                 self.halt(self.max_time_ms, "time cap")
                 break
             clock.now_ms = now_ms
-            while ends and ends[0][0] <= now_ms:
-                end_ms, number = heappop(ends)
+            while next_end_ms == now_ms:
+                number = heappop(ends)[1]
                 engine = engines[number]
-                if engine.end_ms == end_ms:
+                if engine.end_ms == now_ms:
                     worker = workers[number]
                     worker.at_boundary = True
                     boundary.append(number)
                     finished = engine.end()
                     if finished:
                         for request in finished:
-                            self._finish(worker, request, end_ms)
+                            self._finish(worker, request, now_ms)
                         ready_ms = driver.next_ready_ms()
+                if not ends or ends[0][0] != now_ms:
+                    break
             if self._timeouts:
                 self._expire(now_ms)
                 ready_ms = driver.next_ready_ms()
@@ -146,7 +148,7 @@ class Simulation:
         return timeouts[0][0] if timeouts else INFINITE
 
     def _finish(self, worker: Worker, request: EngineRequest, now_ms: float) -> None:
-        """A request has left its engine, because it completed or because its client gave up."""
+        """A request has left its engine: it completed, its client gave up, or the engine did."""
         del self._live[request.number]
         worker.num_requests -= 1
         self._ended += 1
@@ -154,9 +156,12 @@ class Simulation:
             self._recorder.ended(
                 request, Status.CANCELLED, request.cancelled_ms, f"client gave up after {self.cancel_after_ms:g} ms"
             )
+            return
+        if request.failure:
+            self._recorder.ended(request, Status.FAILED, request.marker_ms, request.failure)
         else:
             self._recorder.ended(request, Status.COMPLETED, now_ms)
-            self.driver.finished(request.number, now_ms)
+        self.driver.finished(request.number, now_ms)
 
     def _expire(self, now_ms: float) -> None:
         timeouts = self._timeouts
@@ -192,7 +197,8 @@ class Simulation:
             self._ended += 1
             self.driver.finished(number, now_ms)
             return
-        request = EngineRequest(number, content, prompt_tokens, engine_output, self.driver.arrival_ms[number])
+        request_type = worker.engine.scheduler.request_type
+        request = request_type(number, content, prompt_tokens, engine_output, self.driver.arrival_ms[number])
         self._live[number] = request
         worker.num_requests += 1
         if self.cancel_after_ms != INFINITE:

@@ -63,22 +63,23 @@ class DecodeGroup:
 
     def join(self, request: EngineRequest) -> None:
         """`request` decodes from the next pass on."""
+        step = self.step
         computed = request.computed
-        base = computed - self.step
-        request.base = base
+        admission = request.admission
+        base = request.base = computed - step
         self.size += 1
         self.context_tokens += computed + 1
         slot = -base % self.block_size
         self.ring[slot] += 1
         if self._slots:
             insort(self._slots[slot], request, key=_by_admission)
-        finish = self.step + request.max_output_tokens - request.output_tokens
-        request.finish = finish
+        finish = request.finish = step + request.max_output_tokens - request.output_tokens
         self.finish_sum += finish
-        heappush(self._finish, (finish, request.admission, request))
-        self.finish_step = self._finish[0][0]
-        if request.admission > self.last_admission:
-            self.last_admission = request.admission
+        heappush(self._finish, (finish, admission, request))
+        if finish < self.finish_step:
+            self.finish_step = finish
+        if admission > self.last_admission:
+            self.last_admission = admission
 
     def leave(self, request: EngineRequest) -> None:
         """Take a member out, its tokens brought up to date, except for its entry among the finish steps."""

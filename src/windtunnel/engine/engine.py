@@ -13,7 +13,6 @@ from typing import Protocol
 import numpy as np
 
 from windtunnel.engine.decode_group import DecodeGroup
-from windtunnel.engine.kv.block_pool import BlockPool
 from windtunnel.engine.request import EngineRequest
 from windtunnel.record.columns import PassColumns
 from windtunnel.timing.base import FloatArray, PassShape, TimingModel
@@ -22,16 +21,26 @@ INFINITE = float("inf")
 accumulate = np.add.accumulate
 
 MAX_PLANNED_PASSES = 2048  # a run that may be cut is not priced further ahead than this
-LOOP_PASSES = 8  # shorter runs are priced pass by pass: cheaper than one call on arrays
+
+
+class KvPool(Protocol):
+    """The KV blocks of an engine: how many there are, and how many nobody holds."""
+
+    num_blocks: int
+
+    @property
+    def free_blocks(self) -> int: ...
 
 
 class Scheduler(Protocol):
     """What an engine needs from the scheduler it models; see `VllmScheduler` for the meaning of each."""
 
-    pool: BlockPool
+    request_type: type[EngineRequest]
     group: DecodeGroup
     finished: list[EngineRequest]
 
+    @property
+    def pool(self) -> KvPool: ...
     @property
     def num_waiting(self) -> int: ...
     @property
@@ -69,8 +78,8 @@ class Engine:
         self.passes = passes
         self.end_ms = INFINITE
         self._start_ms = 0.0
-        self._run_ends: FloatArray = np.empty(0)  # ends of the passes of a run in flight
-        self._planned = 0  # how many of them are still meant to happen; 0 for a single pass
+        self._planned = 0  # passes of the run in flight that are meant to happen; 0 for a single pass
+        self._run_ends: FloatArray = np.empty(0)  # ends of the passes of a run of several
         self._leaving: list[EngineRequest] = []  # cancelled while something was in flight
 
     def submit(self, request: EngineRequest, now_ms: float) -> float:
@@ -99,9 +108,7 @@ class Engine:
         if passes:
             if passes > MAX_PLANNED_PASSES:
                 passes = MAX_PLANNED_PASSES
-            ends = self._price_run(passes, now_ms)
-            self._run_ends = ends
-            self.end_ms = ends.item(-1)
+            self._price_run(passes, now_ms)
         else:
             shape = scheduler.schedule(now_ms)
             if shape is None:
@@ -115,7 +122,7 @@ class Engine:
 
     def cut(self, now_ms: float) -> float:
         """End a run with the pass in flight now; returns the end of what is in flight."""
-        if self._planned:
+        if self._planned > 1:
             reach = int(self._run_ends.searchsorted(now_ms)) + 1
             if reach < self._planned:
                 self._planned = reach
@@ -129,12 +136,12 @@ class Engine:
         A request that was cancelled meanwhile is among them if it completed; its `cancelled_ms` tells.
         """
         scheduler = self.scheduler
+        now_ms = self.end_ms
         self._commit(self._planned)
         finished = scheduler.finished
         if finished:
             scheduler.finished = []
         if self._leaving:
-            now_ms = self.passes.end_ms[-1]
             for request in self._leaving:
                 if request not in finished:
                     scheduler.abort(request, now_ms)
@@ -150,7 +157,7 @@ class Engine:
         finished: list[EngineRequest] = []
         if self.end_ms <= now_ms:
             finished = self.end()
-        elif self._planned and self.end_ms != INFINITE:
+        elif self._planned > 1 and self.end_ms != INFINITE:
             done = int(self._run_ends.searchsorted(now_ms, side="right"))
             if done:
                 self._commit(done)
@@ -162,32 +169,26 @@ class Engine:
         """KV blocks that nobody holds at now_ms, also inside a run."""
         free = self.scheduler.pool.free_blocks
         if self._planned and self.end_ms != INFINITE:
-            started = int(self._run_ends.searchsorted(now_ms)) + 1
+            started = 1 if self._planned == 1 else int(self._run_ends.searchsorted(now_ms)) + 1
             free -= self.scheduler.blocks_for(min(started, self._planned))
         return free
 
-    def _price_run(self, passes: int, now_ms: float) -> FloatArray:
-        """Ends of the next `passes` passes of decodes."""
+    def _price_run(self, passes: int, now_ms: float) -> None:
+        """Fix the ends of the next `passes` passes of decodes."""
         timing = self.timing
-        decodes = self.scheduler.group.size
-        context = self.scheduler.group.context_tokens
+        group = self.scheduler.group
+        decodes = group.size
         physical = self.scheduler.physical_tokens() + decodes if timing.needs_physical_context else -1
-        if passes <= LOOP_PASSES:
-            ends: list[float] = []
-            end = now_ms
-            shape = PassShape(decodes, context)
+        if passes == 1:
+            shape = PassShape(decodes, group.context_tokens)
             shape.physical_context_tokens = physical
-            for _ in range(passes):
-                end += timing.price_pass_ms(shape)
-                ends.append(end)
-                shape.decode_context_tokens += decodes
-                shape.sampled_context_tokens += decodes
-                if physical >= 0:
-                    shape.physical_context_tokens += decodes
-            return np.array(ends)
-        column = timing.price_run_ms(decodes, context, physical, passes)
-        column[0] += now_ms
-        return accumulate(column, out=column)  # a running sum in order, as the loop makes it
+            self.end_ms = now_ms + timing.price_pass_ms(shape)
+            return
+        ends = timing.price_run_ms(decodes, group.context_tokens, physical, passes)
+        ends[0] += now_ms
+        accumulate(ends, out=ends)  # a running sum in order, as single passes make it
+        self._run_ends = ends
+        self.end_ms = ends.item(-1)
 
     def _commit(self, done: int) -> None:
         passes = self.passes
@@ -196,7 +197,10 @@ class Engine:
             passes.idle_pass.append(len(ends))
             passes.idle_until_ms.append(self._start_ms)
         if done:
-            ends.frombytes(self._run_ends[:done].tobytes())
+            if self._planned == 1:
+                ends.append(self.end_ms)
+            else:
+                ends.frombytes(self._run_ends[:done].tobytes())
             self._planned = 0
             self.end_ms = INFINITE
             passes.decode_runs += 1

@@ -33,7 +33,10 @@ class VllmScheduler:
         finished: requests that ended since the owner last took the list.
         pool: the KV blocks.
         decodes: the requests of the batch that decode; group: what they have in common.
+        request_type: what `submit` takes.
     """
+
+    request_type: type[EngineRequest] = EngineRequest
 
     def __init__(self, config: VllmConfig, passes: PassColumns, publish_events: bool = False) -> None:
         """`passes` are the engine's pass columns, where ends of passes are read; `publish_events` keeps the KV
@@ -426,17 +429,16 @@ class VllmScheduler:
 
         Hits on blocks in use are free of charge; idle ones are in the free queue and leave it.
         """
-        bs = self.block_size
         spare = self.pool.free_blocks - match.idle_blocks + match.blocks
         if self.running:
             spare -= self.watermark_blocks
-        chunk_end = min(match.blocks * bs + tokens, self.max_model_len)
-        if -(-chunk_end // bs) > spare:
-            return False
+        # the whole prompt is no shorter than the chunk
+        end = request.prompt_tokens + request.output_tokens
         if not self.reserve_full_isl:
-            return True
-        whole = min(request.prompt_tokens + request.output_tokens, self.max_model_len)
-        return -(-whole // bs) <= spare
+            end = match.blocks * self.block_size + tokens
+        if end > self.max_model_len:
+            end = self.max_model_len
+        return -(-end // self.block_size) <= spare
 
     def _preempt(self, victim: EngineRequest, requester: EngineRequest, now_ms: float) -> None:
         """Take all blocks of a running request; it is computed again when it is next admitted."""

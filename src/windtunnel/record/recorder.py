@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from typing import Protocol
 
 from windtunnel.record.columns import Record, Status
@@ -48,15 +47,16 @@ class Recorder:
 
     def ended(self, request: EndedRequest, status: Status, terminal_ms: float, reason: str = "") -> None:
         """A request left its engine, or the simulation stopped with it there."""
-        columns = self.record.requests
+        record = self.record
+        columns = record.requests
         number = request.number
-        ends: array[float] = self.record.passes[columns.worker[number]].end_ms
         columns.status[number] = status
         columns.first_admit_ms[number] = request.first_admit_ms
         columns.terminal_ms[number] = terminal_ms
         first = request.first_pass
         last = request.last_pass
         if first >= 0:
+            ends = record.passes[columns.worker[number]].end_ms
             columns.first_pass[number] = first
             columns.last_pass[number] = last
             columns.first_token_ms[number] = ends[first]

@@ -24,9 +24,8 @@ class PassShape:
         chunk_starts, chunk_tokens: position where each chunk starts and the tokens it computes; generated
             tokens that a preempted request recomputes are tokens of a chunk too.
         num_prompts: chunks that compute at least one prompt token.
-        prompt_tokens: prompt tokens computed, over all chunks.
         prompt_reached_tokens, prompt_started_tokens: sums over those prompts of the prompt position at the end
-            and at the start of the pass.
+            and at the start of the pass; their difference is the number of prompt tokens computed.
         num_decodes: requests that decode one token after their last one.
         decode_context_tokens: sum of their logical context lengths, the token being computed included. A
             prefix shared by several requests counts once for each.
@@ -46,7 +45,6 @@ class PassShape:
         "physical_context_tokens",
         "prompt_reached_tokens",
         "prompt_started_tokens",
-        "prompt_tokens",
         "sampled_context_tokens",
     )
 
@@ -54,7 +52,6 @@ class PassShape:
         self.chunk_starts: list[int] = []
         self.chunk_tokens: list[int] = []
         self.num_prompts = 0
-        self.prompt_tokens = 0
         self.prompt_reached_tokens = 0
         self.prompt_started_tokens = 0
         self.num_decodes = num_decodes
@@ -76,10 +73,8 @@ class PassShape:
         self.chunk_tokens.append(tokens)
         end = start + tokens
         if start < prompt_tokens:
-            reached = end if end < prompt_tokens else prompt_tokens
             self.num_prompts += 1
-            self.prompt_tokens += reached - start
-            self.prompt_reached_tokens += reached
+            self.prompt_reached_tokens += end if end < prompt_tokens else prompt_tokens
             self.prompt_started_tokens += start
         if sampled:
             self.num_sampled += 1

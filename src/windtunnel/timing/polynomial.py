@@ -12,7 +12,8 @@ import numpy as np
 
 from windtunnel.timing.base import FloatArray, PassShape
 
-MAX_TABLE_TOKENS = 1 << 20
+
+SCALAR_PASSES = 12  # fewer are cheaper one by one than as arrays
 
 
 class PolynomialTiming:
@@ -37,7 +38,6 @@ class PolynomialTiming:
         self.decode_divisor = speedup * decode_speedup
         self._square = -25.74 / kv_capacity_tokens / kv_capacity_tokens  # of the decode part, per context token
         self._linear = 54.01 / kv_capacity_tokens
-        self._decode_ms: FloatArray = np.empty(0)  # the decode part by context, as far as it was asked for
 
     def price_pass_ms(self, shape: PassShape) -> float:
         ms = 0.0
@@ -56,20 +56,20 @@ class PolynomialTiming:
     def price_run_ms(
         self, num_decodes: int, context_tokens: int, physical_context_tokens: int, passes: int
     ) -> FloatArray:
-        end = context_tokens + (passes - 1) * num_decodes + 1
-        if end > MAX_TABLE_TOKENS:
-            return self._price_decodes_ms(np.arange(context_tokens, end, num_decodes, dtype=np.float64))
-        if end > len(self._decode_ms):
-            size = min(max(2 * end, 1 << 14), MAX_TABLE_TOKENS)
-            self._decode_ms = self._price_decodes_ms(np.arange(size, dtype=np.float64))
-        return self._decode_ms[context_tokens:end:num_decodes].copy()
-
-    def _price_decodes_ms(self, context: FloatArray) -> FloatArray:
-        """The decode part for each of these sums of contexts, with the operations of price_pass_ms in its order."""
-        np.minimum(context, self.kv_capacity_tokens, out=context)
-        part = context * self._square
+        last = context_tokens + (passes - 1) * num_decodes
+        if passes <= SCALAR_PASSES and last <= self.kv_capacity_tokens:
+            square = self._square
+            linear = self._linear
+            divisor = self.decode_divisor
+            contexts = range(context_tokens, last + 1, num_decodes)
+            return np.array([((square * context + linear) * context + 5.74) / divisor for context in contexts])
+        context = np.arange(context_tokens, last + 1, num_decodes, dtype=np.float64)  # integers below 2**53: exact
+        if last > self.kv_capacity_tokens:
+            np.minimum(context, self.kv_capacity_tokens, out=context)
+        part = context * self._square  # the operations of price_pass_ms, in its order
         part += self._linear
         part *= context
         part += 5.74
-        part /= self.decode_divisor
+        if self.decode_divisor != 1.0:
+            part /= self.decode_divisor
         return part

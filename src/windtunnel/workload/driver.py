@@ -73,16 +73,16 @@ class Driver:
         sent: list[int] = []
         while True:
             session_ms = self._next_session_ms
-            if ready and ready[0][0] <= now_ms and ready[0] < (session_ms, self._next_session()):
-                ready_ms, _, request = heappop(ready)
-                self.arrival_ms[request] = now_ms if self._closed_loop else ready_ms
+            if ready and (turn := ready[0])[0] <= now_ms and self._is_before_next_session(turn):
+                heappop(ready)
+                request = turn[2]
+                self.arrival_ms[request] = now_ms if self._closed_loop else turn[0]
             elif session_ms <= now_ms:
-                request = self._workload.first_turn[self._session_order[self._started]]
+                started = self._started
+                request = self._workload.first_turn[self._session_order[started]]
                 self.arrival_ms[request] = session_ms
-                self._started += 1
-                self._next_session_ms = (
-                    self._session_ms[self._started] if self._started < len(self._session_ms) else INFINITY
-                )
+                self._started = started = started + 1
+                self._next_session_ms = self._session_ms[started] if started < len(self._session_ms) else INFINITY
             else:
                 break
             self._sent[request] = 1
@@ -124,9 +124,10 @@ class Driver:
         if self._session_ms:
             self._next_session_ms = self._session_ms[0]
 
-    def _next_session(self) -> int:
-        """Number of the session that the open loop starts next; beyond all when there is none."""
-        return self._session_order[self._started] if self._started < len(self._session_order) else self._started
+    def _is_before_next_session(self, turn: tuple[float, int, int]) -> bool:
+        """Whether a turn that waits comes before the next session that the open loop starts."""
+        session_ms = self._next_session_ms
+        return turn[0] < session_ms or (turn[0] == session_ms and turn[1] < self._session_order[self._started])
 
     def _start_next_session(self, place_free_ms: float) -> None:
         """Closed loop: make the next first turn ready, when there is a place for its session."""

@@ -84,13 +84,12 @@ class BlockPool:
         """Hash blocks [hashed, upto) of a table: they can be hit from now on."""
         content = table.content
         at = table.hashed
+        table.hashed = upto
         if self.log_events:
             self.events.append(CacheEvent(True, content, at, upto))
-        table.hashed = upto
         spans = table.spans
         counts = table.counts
-        tree = self.tree
-        node = tree.root
+        node = self.tree.root
         if spans:
             tip = spans[-1]
             if counts[-1] > tip.node.size:
@@ -103,7 +102,7 @@ class BlockPool:
                 counts[-1] += upto - at
                 return
         while at < upto:
-            child = tree.child_for(node, content, at, upto)
+            child = self.tree.child_for(node, content, at, upto)
             span = Span(child)
             span.ref = 1
             child.copies.append(span)
@@ -149,9 +148,8 @@ class BlockPool:
         """Give up all blocks of a table: hashed ones tail first to the back of the queue, the others to its front."""
         spans = table.spans
         counts = table.counts
-        blank = table.owned - table.hashed
-        self.blank += blank
-        freed = blank
+        freed = table.owned - table.hashed
+        self.blank += freed
         queue = self.queue
         while spans:
             span = spans[-1]

@@ -175,7 +175,7 @@ class RadixCache:
         if not upto or not self.caching:
             return
         before = lease.node
-        node = self._insert(lease, upto)
+        node = self._insert(lease, upto, keep)
         if upto > lease.inserted:
             lease.inserted = upto
         if 0 < lease.border < upto:
@@ -195,8 +195,11 @@ class RadixCache:
             lease.node = None
         lease.held = 0
 
-    def _insert(self, lease: RadixLease, upto: int) -> RadixNode:
-        """Put a lease's first `upto` tokens into the tree, below what it holds of it; the node where they end."""
+    def _insert(self, lease: RadixLease, upto: int, keep: bool) -> RadixNode:
+        """Put a lease's first `upto` tokens into the tree, below what it holds of it; the node where they end.
+
+        With `keep` the caller will hold that node, so it is no candidate for eviction.
+        """
         page = self.page_size
         content = lease.content
         counted = lease.inserted
@@ -222,7 +225,8 @@ class RadixCache:
                 self.evictable_tokens += upto - at
                 if self.log_events:
                     self.events.append(CacheEvent(True, content, at // page, upto // page))
-                self._offer(leaf)
+                if not keep:
+                    self._offer(leaf)
                 return leaf
             end = child.end if child.end < upto else upto
             if child.content is not content:
@@ -301,6 +305,8 @@ class RadixCache:
         Only nodes without children are candidates. An access is noted where it ends; its path is never older than
         that, and a node becomes a candidate only once everything below it is gone, so it learns then.
         """
+        if self.free_tokens >= tokens:
+            return
         victims = self._victims
         while self.free_tokens < tokens and victims:
             rank, order, node = heappop(victims)

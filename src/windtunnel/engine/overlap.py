@@ -1,0 +1,122 @@
+"""The pass loop of an engine that forms its next batch while a pass runs (overlap scheduling).
+
+The turn that launches pass i begins when pass i-2 has ended and its result is processed, and ends when pass i-1 has:
+so it sees arrivals up to its beginning, and forms its batch without the result of pass i-1. The first launch after a
+pause takes no time, and the second follows at once. Passes run back to back; the host is not the slower part. A token
+reaches its client when the pass that computed it ends, as without overlap.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from windtunnel.engine.engine import INFINITE, MAX_PLANNED_PASSES, Engine, Scheduler
+from windtunnel.engine.request import EngineRequest
+from windtunnel.record.columns import PassColumns
+from windtunnel.timing.base import TimingModel
+
+
+class OverlapEngine(Engine):
+    """One scheduler on a clock, a pass ahead of it.
+
+    It is used like `Engine`, whose `end_ms` is here the end of the turn in progress. The ends of passes are recorded
+    when their turn ends.
+    """
+
+    def __init__(self, scheduler: Scheduler, timing: TimingModel, passes: PassColumns) -> None:
+        super().__init__(scheduler, timing, passes)
+        self._flight_end_ms = INFINITE  # of the pass whose result this turn waits for, if there is one
+        self._flight_start_ms = 0.0
+        self._launch_end_ms = INFINITE  # of the pass that this turn has launched, if it has
+
+    def begin(self, now_ms: float) -> float:
+        """Launch a pass or a run of decodes; returns when the turn ends, infinite if nothing runs or can run."""
+        scheduler = self.scheduler
+        flight_end_ms = self._flight_end_ms
+        start_ms = now_ms if flight_end_ms == INFINITE else flight_end_ms
+        passes = scheduler.decode_passes()
+        if passes:
+            if passes > MAX_PLANNED_PASSES:
+                passes = MAX_PLANNED_PASSES
+            self._price_run(passes, start_ms)
+            if passes == 1:
+                self._run_ends = np.array((self.end_ms,))
+            self._planned = passes
+            self.end_ms = self._turn_end(passes)
+            return self.end_ms
+        self._planned = 0
+        shape = scheduler.schedule(start_ms)
+        if shape is None:
+            self._launch_end_ms = INFINITE
+            if flight_end_ms == INFINITE and not scheduler.finished:
+                return INFINITE
+        else:
+            if self.timing.needs_physical_context:
+                shape.physical_context_tokens = scheduler.physical_tokens()
+            self._launch_end_ms = start_ms + self.timing.price_pass_ms(shape)
+        self._start_ms = start_ms
+        self.end_ms = start_ms
+        return start_ms
+
+    def cut(self, now_ms: float) -> float:
+        """End a run with the turn in progress now; returns the end of what is in flight."""
+        if self._planned:
+            reach = self._turns_begun(now_ms)
+            if reach < self._planned:
+                self._planned = reach
+                self.end_ms = self._turn_end(reach)
+                self.passes.cuts += 1
+        return self.end_ms
+
+    def halt(self, now_ms: float) -> tuple[list[EngineRequest], list[EngineRequest]]:
+        finished: list[EngineRequest] = []
+        if self.end_ms <= now_ms:
+            finished = self.end()
+        elif self._planned and self.end_ms != INFINITE and self._flight_end_ms <= now_ms:
+            self._commit(int(self._run_ends.searchsorted(now_ms, side="right")) + 1)
+        self.end_ms = INFINITE
+        at_ms = self.passes.end_ms[-1] if self.passes.end_ms else now_ms
+        return finished, self.scheduler.settle(min(at_ms, now_ms))
+
+    def free_blocks(self, now_ms: float) -> int:
+        """KV blocks that nobody holds at now_ms, also inside a run."""
+        free = self.scheduler.pool.free_blocks
+        if self._planned and self.end_ms != INFINITE:
+            free -= self.scheduler.blocks_for(min(self._turns_begun(now_ms), self._planned))
+        return free
+
+    def _turn_end(self, turn: int) -> float:
+        """When the turn that launches pass `turn` of a run, from 1, ends: with the pass before."""
+        return self._flight_end_ms if turn == 1 else self._run_ends.item(turn - 2)
+
+    def _turns_begun(self, now_ms: float) -> int:
+        """How many turns of a run have begun before now_ms, the first one in any case."""
+        if self._flight_end_ms >= now_ms:
+            return 1
+        return int(self._run_ends.searchsorted(now_ms)) + 2
+
+    def _commit(self, done: int) -> None:
+        """`done` passes of a run, or the single pass if that is 0, have been launched, and the one before has ended."""
+        passes = self.passes
+        if self._flight_end_ms != INFINITE:
+            ends = passes.end_ms
+            if not ends or ends[-1] != self._flight_start_ms:
+                passes.idle_pass.append(len(ends))
+                passes.idle_until_ms.append(self._flight_start_ms)
+            ends.append(self._flight_end_ms)
+        self.end_ms = INFINITE
+        if done:
+            self._planned = 0
+            run_ends = self._run_ends
+            passes.end_ms.frombytes(run_ends[: done - 1].tobytes())
+            self._flight_start_ms = passes.end_ms[-1]
+            self._flight_end_ms = run_ends.item(done - 1)
+            passes.decode_runs += 1
+            passes.passes_in_runs += done
+            self.scheduler.commit_decodes(done)
+            return
+        self._flight_start_ms = self._start_ms
+        self._flight_end_ms = self._launch_end_ms
+        if self._flight_end_ms != INFINITE:
+            passes.single_passes += 1
+        self.scheduler.conclude(self._start_ms)

@@ -1,0 +1,197 @@
+"""SGLang's running batch: who decodes, in which order, and how much output is still to be expected of them.
+
+With overlap scheduling the batch is a pass ahead of what is known: a token in flight is computed, so its request goes
+on from there, but it does not count as generated yet. Rules of SGLang 0.5.23. The file admits, evicts and ends nobody.
+"""
+
+from __future__ import annotations
+
+from windtunnel.engine.decode_group import DecodeGroup
+from windtunnel.engine.decode_passes import DecodePasses
+from windtunnel.engine.new_token_ratio import NewTokenRatio
+from windtunnel.engine.prefill_budget import OUTPUT_CLIP, Demand
+from windtunnel.engine.sglang_request import Batch, SglangRequest
+
+
+class RunningBatch:
+    """The running batch of one engine.
+
+    Attributes:
+        members: by place. One that has ended stays until the next turn.
+        group: those of them whose last token is not computed yet.
+        full: no prefill is tried; falls when the batch shrinks.
+        log: which passes decode.
+        in_flight: with overlap, the batch that was launched one turn before.
+    """
+
+    def __init__(self, page_size: int, ratio: NewTokenRatio, overlap: bool) -> None:
+        self.members: dict[int, SglangRequest] = {}
+        self.group = DecodeGroup(page_size, track_slots=False)
+        self.full = False
+        self.log = DecodePasses()
+        self.in_flight: Batch | None = None
+        self._ratio = ratio
+        self._overlap = overlap
+        self._in_order = True  # whether `members` is in the order of its places
+        self._front = 0  # the lowest place that was given, and the first one free behind the highest
+        self._back = 0
+        self._turn = 0
+        self._just_joined = 0  # members since this turn began that have a token in flight
+        self._num_uncertain = 0  # members whose reserve is not simple
+
+    def begin_turn(self, last: Batch | None) -> None:
+        """A turn begins after one that launched `last`, which with overlap is in flight."""
+        self._turn += 1
+        self._just_joined = 0
+        self.in_flight = last if self._overlap else None
+
+    def ordered(self) -> list[SglangRequest]:
+        """The members in the order of their places."""
+        if not self._in_order:
+            self.members = dict(sorted(self.members.items()))
+            self._in_order = True
+        return list(self.members.values())
+
+    def merge(self, last: Batch) -> None:
+        """The requests of a prefill batch, whose prompts are computed or in flight, join."""
+        chunks = last.chunks
+        joining = [c.request for c in chunks if not c.request.gone and c.request is not last.unfinished]
+        if last.decodes:  # the mixed batch becomes the running batch, and its prompts stand in front
+            self.full = False
+            self._in_order = False
+            self._front -= len(joining)
+            place = self._front
+        else:
+            if len(joining) < len(chunks) or not self.members:
+                self.full = False
+            place = self._back
+            self._back += len(joining)
+        for request in joining:
+            self.members[place] = request
+            request.admission = place
+            place += 1
+            request.joined_turn = self._turn
+            request.first_gap = self.log.num_gaps
+            request.emitting_from = self.log.last + 1
+            left = request.max_output_tokens - request.output_tokens
+            request.simple_reserve = request.ignore_eos and 0 < left <= OUTPUT_CLIP
+            if not request.simple_reserve:
+                self._num_uncertain += 1
+            if self._overlap and left:
+                request.output_tokens += 1
+                self._just_joined += 1
+                left -= 1
+            if left:
+                request.decoding = True
+                self.group.join(request)
+            else:
+                request.is_last_token = True
+                last.enders.append(request)
+
+    def drop(self, request: SglangRequest) -> bool:
+        """Take a request out, if it is a member."""
+        if self.members.get(request.admission) is not request:
+            return False
+        del self.members[request.admission]
+        self.full = False
+        if not request.simple_reserve:
+            self._num_uncertain -= 1
+        return True
+
+    def drop_enders(self) -> bool:
+        """Take out those whose last token is in flight: they are not decoded again. Whether there were any."""
+        dropped = False
+        if self.in_flight is not None:
+            for request in self.in_flight.enders:
+                dropped = self.drop(request) or dropped
+        return dropped
+
+    def launch(self, batch: Batch, passes: int) -> None:
+        """Every member computes one token in each of `passes` passes, the last of which is `batch`."""
+        group = self.group
+        self.log.add(batch.number - passes + 1, batch.number)
+        batch.decodes = True
+        group.step += passes
+        group.context_tokens += passes * group.size
+        while group.finish_step == group.step:
+            request = group.pop_finished()
+            assert isinstance(request, SglangRequest)
+            self.leave_group(request)
+            batch.enders.append(request)
+
+    def leave_group(self, request: SglangRequest) -> None:
+        """Bring a request up to date that decodes no more, or not for now; its finish entry stays."""
+        self.group.leave(request)
+        request.decoding = False
+
+    def disband(self) -> list[tuple[SglangRequest, int]]:
+        """Take all requests out of the group, with their known output; returns them and their tokens in flight."""
+        found = [(request, self._tokens_in_flight(request)) for request in self.ordered()]
+        for request, tokens in found:
+            self.leave_group(request)
+            request.output_tokens -= tokens
+        self.group.dissolve()
+        return found
+
+    def reform(self, staying: list[SglangRequest], tokens_in_flight: dict[int, int]) -> None:
+        """After `disband`: those that stay, in their new order; the others are members no more."""
+        self.members = dict(enumerate(staying))
+        self.full = False
+        self._in_order = True
+        self._front = 0
+        self._back = len(staying)
+        self._num_uncertain = 0
+        for place, request in self.members.items():
+            request.admission = place
+            request.output_tokens += tokens_in_flight[request.number]
+            request.decoding = True
+            self.group.join(request)
+            self._num_uncertain += not request.simple_reserve
+
+    # --- what is still to come
+
+    def reserved_tokens(self) -> float:
+        """Output tokens that the members may still need."""
+        if not self._num_uncertain:
+            group = self.group
+            left = group.finish_sum - group.step * group.size
+            if self.in_flight is not None:  # a token in flight still counts as one to come
+                left += len(self.members) if self.in_flight.decodes else self._just_joined
+            return float(left)
+        ratio = self._ratio.value()
+        total = 0.0
+        for request in self.ordered():  # the order of a sum of floats is behaviour
+            left = min(request.max_output_tokens - self._known_output(request), OUTPUT_CLIP)
+            total += left * (1.0 if request.ignore_eos else ratio)
+        return total
+
+    def demands(self) -> list[Demand]:
+        """Those of the members, in order."""
+        found = [self.demand_of(request) for request in self.ordered()]
+        return [demand for demand in found if demand is not None]
+
+    def demand_of(self, request: SglangRequest) -> Demand | None:
+        """What any request will still generate, and the KV that its end will free; None if nothing is left."""
+        output = self._known_output(request)
+        left = request.max_output_tokens * (1.0 if request.ignore_eos else self._ratio.value()) - output
+        return (left, request.prompt_tokens + output) if left > 0 else None
+
+    def joined_now(self, request: SglangRequest) -> bool:
+        """Whether it became a member in this turn."""
+        return request.joined_turn == self._turn
+
+    def _known_output(self, request: SglangRequest) -> int:
+        """Output tokens whose result is processed."""
+        computed = request.output_tokens
+        if request.decoding:
+            computed = request.max_output_tokens - request.finish + self.group.step
+        return computed - self._tokens_in_flight(request)
+
+    def _tokens_in_flight(self, request: SglangRequest) -> int:
+        """Output tokens of a request that are computed by the pass in flight."""
+        in_flight = self.in_flight
+        if in_flight is None or not request.max_output_tokens:
+            return 0
+        if self.members.get(request.admission) is not request:
+            return 0
+        return 1 if in_flight.decodes or request.joined_turn == self._turn else 0

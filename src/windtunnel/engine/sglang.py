@@ -1,0 +1,585 @@
+"""What SGLang's scheduler decides in one turn of its loop.
+
+A pass computes prompts or decodes; prompts win whenever a batch of them can be formed, and with mixed chunks the
+decodes ride along. Memory is admitted strictly, the output to come included. Rules of SGLang 0.5.23, as recorded turn
+by turn in tests/golden; docs/fidelity.md lists them. With overlap scheduling the result of a pass is processed one
+turn after its launch: the next batch is formed without it. Prices are not this file's business.
+
+Beside SGLang's own loop: `_open_turn` and `schedule` are get_next_batch_to_run, `_new_prefill` is get_new_batch_prefill
+with `PrefillBudget` for its PrefillAdder, `_decode` is update_running_batch, `_retract` is retract_decode, `conclude`
+and `_process` are process_batch_result, `running.full` is batch_is_full.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from windtunnel.config.sglang import SglangConfig
+from windtunnel.engine.kv.radix import RadixCache
+from windtunnel.engine.new_token_ratio import RETRACT_STEPS, NewTokenRatio
+from windtunnel.engine.prefill_budget import PrefillBudget, Verdict
+from windtunnel.engine.queue_order import QueueOrder
+from windtunnel.engine.request import EngineRequest
+from windtunnel.engine.running_batch import RunningBatch
+from windtunnel.engine.sglang_request import Batch, SglangRequest
+from windtunnel.engine.sglang_submission import limit_output, refusal
+from windtunnel.engine.turn_observer import TurnObserver
+from windtunnel.record.columns import PassColumns
+from windtunnel.timing.base import PassShape
+
+
+class SglangScheduler:
+    """The queue, the running batch and the radix cache of one engine.
+
+    Attributes:
+        waiting: requests to admit; a retracted one goes to the end.
+        running: the batch that decodes; group: what its members have in common.
+        finished: requests that ended since the owner last took the list.
+        pool: the KV pages.
+        request_type: what `submit` takes.
+    """
+
+    request_type: type[EngineRequest] = SglangRequest
+
+    def __init__(self, config: SglangConfig, passes: PassColumns, publish_events: bool = False) -> None:
+        """`passes` are the engine's pass columns, where ends of passes are read; `publish_events` keeps the KV
+        events of each turn in `pool.events`."""
+        self.config = config
+        self.page_size = config.page_size
+        self.max_running_requests = config.max_running_requests
+        self.chunk_tokens = None if config.chunked_prefill_size < 0 else config.chunked_prefill_size
+        self.mixed = config.enable_mixed_chunk
+        self.overlap = config.overlap_schedule
+        self.fast_forward = config.fast_forward
+        self.passes = passes
+        caching = config.enable_prefix_caching
+        self.pool = RadixCache(
+            config.num_gpu_blocks, config.page_size, caching, config.eviction_policy, publish_events
+        )
+        policy = config.schedule_policy if caching or config.schedule_policy != "lpm" else "fcfs"
+        self.order = QueueOrder(policy, self.pool, refreshes=caching and config.eviction_policy == "lru")
+        self.ratio = NewTokenRatio(config.schedule_conservativeness)
+        self.observer: TurnObserver | None = None
+        self.waiting: deque[SglangRequest] = deque()
+        self.running = RunningBatch(config.page_size, self.ratio, config.overlap_schedule)
+        self.group = self.running.group
+        self.finished: list[EngineRequest] = []
+        self._chunked: SglangRequest | None = None  # its prompt is under way
+        self._last: Batch | None = None  # of the turn before; with overlap it is in flight
+        self._batch: Batch | None = None  # of the turn in progress
+        self._shape = PassShape()
+        self._departed: list[SglangRequest] = []  # ended, and leave the running batch at the next turn
+        self._live: dict[int, SglangRequest] = {}
+        self._rows = config.max_running_requests  # for requests that hold KV
+        self._entries = 0
+
+    # --- the front end
+
+    def limit_output(self, prompt_tokens: int, output_tokens: int) -> int:
+        """Output tokens a request may have: the context length and the size of the pool end it early."""
+        return limit_output(self.config, prompt_tokens, output_tokens)
+
+    def refusal_at_submission(self, prompt_tokens: int, output_tokens: int) -> str:
+        """Why a request can never be served, with the smallest setting that would serve it; "" if it can."""
+        return refusal(self.config, prompt_tokens, output_tokens)
+
+    def submit(self, request: EngineRequest) -> None:
+        """Put a request, of `request_type`, at the end of the queue."""
+        assert isinstance(request, SglangRequest)
+        request.lease.border = request.prompt_tokens - request.prompt_tokens % self.page_size
+        request.ignore_eos = self.config.ignore_eos
+        self._live[request.number] = request
+        self._enqueue(request)
+
+    def abort(self, request: EngineRequest, now_ms: float) -> None:
+        """Take a request out between two turns; its time is accounted for up to then.
+
+        What it has computed goes to the cache, as that of a request that ends by itself.
+        """
+        assert isinstance(request, SglangRequest)
+        self._account(request, now_ms)
+        if not request.has_row:
+            self.waiting.remove(request)
+            request.gone = True
+            del self._live[request.number]
+            return
+        if request.decoding:
+            self.running.leave_group(request)
+            self.group.forget(request)
+        if request is self._chunked:
+            self._chunked = None
+        self._end(request, keep=True)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self.waiting)
+
+    @property
+    def num_running(self) -> int:
+        return self.max_running_requests - self._rows
+
+    def settle(self, now_ms: float) -> list[EngineRequest]:
+        """The simulation stops: bring all requests up to date and return them, in the order of their submission."""
+        for request in self._live.values():
+            if request.marker_ms < now_ms:
+                self._account(request, now_ms)
+        return list(self._live.values())
+
+    def describe_wait(self) -> str:
+        """What the head of the queue waits for, for the error that is raised when nothing can run."""
+        if not self.waiting:
+            return "nothing waits"
+        head = self.waiting[0]
+        pool = self.pool
+        return (
+            f"{len(self.waiting)} waiting behind request {head.number}, which has "
+            f"{head.prompt_tokens + head.output_tokens} tokens to compute and may generate "
+            f"{head.max_output_tokens - head.output_tokens} more; {pool.free_tokens} tokens are free and "
+            f"{pool.evictable_tokens} evictable of {pool.num_blocks * self.page_size}"
+        )
+
+    # --- runs of decodes
+
+    def may_admit(self) -> bool:
+        """Whether the next turn looks at the queue."""
+        return bool(self.waiting) and not self.running.full
+
+    def decode_passes(self) -> int:
+        """Open a turn. Turns ahead, this one included, that decode the same requests and do nothing else.
+
+        They end at the first completion, and before a pass that free and evictable pages do not cover.
+        """
+        self._open_turn()
+        group = self.group
+        if not self.fast_forward or not group.size or self._chunked is not None:
+            return 0
+        if self.waiting and not self.running.full:
+            return 0
+        if self.overlap:
+            last = self._last
+            if last is None or last.chunks or last.enders:
+                return 0  # its result, or the lack of one, makes this turn different from the next
+        return group.passes_within(self.pool.free_blocks, group.finish_step - group.step)
+
+    def commit_decodes(self, passes: int) -> None:
+        """Do what `decode_passes` announced, up to `passes` of it.
+
+        The ends of these passes are recorded; with overlap, all but that of the last one, which is in flight.
+        """
+        ends = self.passes.end_ms
+        last = len(ends) if self.overlap else len(ends) - 1
+        if self.observer is not None:
+            self._walk_decodes(last - passes + 1, last - 1, self.observer)
+            passes = 1
+        group = self.group
+        page = self.page_size
+        blocks = group.blocks_for(passes)
+        # each pass wants a page a member to be free, and takes those it needs; so the last one wants most
+        wanted = blocks - group.ring[(group.step + passes - 1) % page] + group.size
+        batch = Batch(last, ends[-1])
+        self.pool.evict_until(wanted * page)
+        self._launch(batch, passes, blocks)
+        self.ratio.note_decodes(passes)
+        if self.observer is not None:
+            self.observer.on_scheduled(batch)
+        self._batch = batch
+        self.conclude(ends[-1])
+
+    def blocks_for(self, passes: int) -> int:
+        """KV pages that the next `passes` passes of a run of decodes take."""
+        return self.group.blocks_for(passes)
+
+    def _walk_decodes(self, first: int, last: int, observer: TurnObserver) -> None:
+        """Decode in passes [first, last], none of which ends a request, one by one before somebody's eyes."""
+        for number in range(first, last + 1):
+            batch = Batch(number, 0.0)
+            blocks = self._fitting_decodes()
+            assert blocks >= 0
+            self._launch(batch, 1, blocks)
+            self.ratio.note_decodes(1)
+            observer.on_scheduled(batch)
+            observer.on_result(self._last if self.overlap and self._last is not None else batch)
+            self._last = batch
+            observer.on_concluded()
+
+    # --- one turn
+
+    def schedule(self, now_ms: float) -> PassShape | None:
+        """Choose the batch of the pass that starts at now_ms, in the turn that `decode_passes` has opened.
+
+        None if there is none. Without overlap, an empty one if the turn did nothing but give up a request.
+        """
+        batch = self._new_prefill(now_ms)
+        if batch is None and self.running.members:
+            batch = self._decode(now_ms)
+        self._batch = batch
+        if self.observer is not None:
+            self.observer.on_scheduled(batch)
+        if batch is not None:
+            if batch.chunks and not self.overlap:
+                self._note_admissions(batch)
+            return self._shape
+        self.ratio.reset()
+        if self._last is None or not self.overlap:
+            self._last = None
+            self.running.log.forget_gaps()
+            if self.finished:  # somebody was given up: the turn ends all the same, with this news
+                return None if self.overlap else PassShape()
+            if self.observer is not None:
+                self.observer.on_concluded()
+        return None
+
+    def conclude(self, start_ms: float) -> None:
+        """Process a result whose end is recorded: of the batch of this turn, with overlap of the one before."""
+        batch = self._batch
+        result = self._last if self.overlap else batch
+        self._last = batch
+        self._batch = None
+        if result is not None:
+            self._process(result)
+        if self.observer is not None:
+            self.observer.on_concluded()
+
+    def physical_tokens(self) -> int:
+        """Distinct tokens in the pages that requests hold."""
+        pool = self.pool
+        unfilled = self.group.unfilled_tokens()
+        for request in self._live.values():
+            if request.has_row and not request.decoding:
+                unfilled += pool.pages(request.computed) - request.computed
+        return pool.num_blocks * self.page_size - pool.free_tokens - pool.evictable_tokens - unfilled
+
+    def _open_turn(self) -> None:
+        """What is settled before a batch is formed: the last chunk, who joins the running batch, who leaves it."""
+        last = self._last
+        self.running.begin_turn(last)
+        chunked = self._chunked
+        if chunked is not None and chunked.chunk_end > chunked.prefix:
+            self.pool.store(chunked.lease, chunked.chunk_end)
+            chunked.prefix = chunked.chunk_end
+        if last is not None and last.chunks:
+            if self.overlap:
+                self._note_admissions(last)  # it starts to run now
+            self.running.merge(last)
+        if self._departed:
+            for request in self._departed:
+                self.running.drop(request)
+            self._departed = []
+
+    def _note_admissions(self, batch: Batch) -> None:
+        for chunk in batch.chunks:
+            if chunk.admits and not chunk.request.gone:
+                chunk.request.note_admission(batch.start_ms, chunk.start)
+
+    # --- prompts
+
+    def _new_prefill(self, now_ms: float) -> Batch | None:
+        """Form a batch of prompts: the next chunk of the one under way, then waiting ones while the budget lasts."""
+        running = self.running
+        chunked = self._chunked
+        if not running.members:
+            running.full = False
+        if (running.full or not self.waiting) and chunked is None:
+            return None
+        places = self.max_running_requests - len(running.members)
+        if chunked is None and (places <= 0 or self._rows <= 0):
+            running.full = True
+            return None
+        self.order.arrange(self.waiting)
+        budget = PrefillBudget(
+            self.pool,
+            self.config.max_prefill_tokens,
+            self.chunk_tokens,
+            len(running.members) if self.mixed else 0,
+            running.reserved_tokens(),
+            running.demands,
+            running.demand_of,
+        )
+        rows = self._rows
+        if chunked is not None:
+            budget.go_on(chunked)
+            rows += 1  # it has one
+        self._scan_queue(budget, min(places, rows))
+        if not budget.chunks:
+            return None
+        if not self._evict_for(budget):
+            self._give_up_chunk(budget)
+            return None
+        self._chunked = budget.unfinished
+        return self._launch_prefill(budget, now_ms)
+
+    def _scan_queue(self, budget: PrefillBudget, places: int) -> None:
+        """Take requests from the head of the queue until one is refused."""
+        running = self.running
+        waiting = self.waiting
+        chunks = budget.chunks
+        most = self.config.prefill_max_requests
+        while waiting:
+            if budget.state() is Verdict.NO_TOKENS:
+                return
+            if len(chunks) >= places:
+                running.full = True
+            if running.full:
+                return
+            request = waiting[0]
+            node = self.pool.match(request.lease.content, request.prompt_tokens + request.output_tokens - 1)
+            request.prefix = node.end
+            taken = len(chunks)
+            if most is not None and taken >= most:
+                return
+            verdict = budget.add(request, node)
+            if len(chunks) > taken:
+                waiting.popleft()
+            if verdict is not Verdict.GO_ON:
+                if verdict is Verdict.NO_KV:
+                    running.full = bool(chunks) or bool(running.members)
+                return
+
+    def _evict_for(self, budget: PrefillBudget) -> bool:
+        """Make room for a batch; False if the pages that can be freed do not cover it."""
+        pool = self.pool
+        chunks = budget.chunks
+        wanted = 0 if self.page_size == 1 else len(chunks) * self.page_size  # a page each more than may be needed
+        needed = 0
+        for chunk in chunks:
+            wanted += chunk.end - chunk.start
+            needed += pool.pages(chunk.end) - pool.pages(chunk.start)
+        pool.evict_until(wanted)
+        return needed <= pool.free_tokens
+
+    def _give_up_chunk(self, budget: PrefillBudget) -> None:
+        """The next chunk of a prompt is due, but running requests have outgrown what was left for it.
+
+        SGLang stops here with an out-of-memory error. Nothing else is in such a batch: it would have been refused.
+        """
+        request = self._chunked
+        assert request is not None
+        chunk = budget.chunks[0]
+        self._chunked = None
+        self.running.full = False
+        self._fail(
+            request,
+            f"out of memory: tokens {chunk.start} to {chunk.end} of the prompt do not fit beside "
+            f"{len(self.running.members)} running requests, which outgrew the output reserved for them; "
+            f"{self.pool.free_blocks} of {self.pool.num_blocks} KV blocks are left (a higher "
+            f"schedule_conservativeness, fewer max_running_requests or a larger pool would help)",
+        )
+
+    def _launch_prefill(self, budget: PrefillBudget, now_ms: float) -> Batch:
+        """Take the pages of a batch; with mixed chunks, let the running batch decode in it if that fits too."""
+        pool = self.pool
+        running = self.running
+        batch = self._new_batch(now_ms)
+        batch.chunks = budget.chunks
+        batch.unfinished = budget.unfinished
+        for chunk in batch.chunks:
+            request = chunk.request
+            if not request.has_row:
+                request.has_row = True
+                self._rows -= 1
+                request.retracted = False
+                chunk.admits = True
+            pool.take(pool.pages(chunk.end) - pool.pages(chunk.start))
+            request.computed = chunk.end
+        shape = PassShape()
+        if self.mixed and running.members:
+            running.drop_enders()
+            if running.members:
+                blocks = self._fitting_decodes()
+                if blocks >= 0:
+                    shape = PassShape(self.group.size, self.group.context_tokens)
+                    self._launch(batch, 1, blocks)
+                    self._extend_results_in_flight()
+        for chunk in batch.chunks:
+            request = chunk.request
+            sampled = request is not batch.unfinished and request.max_output_tokens > 0
+            shape.add_chunk(chunk.start, chunk.end - chunk.start, request.prompt_tokens, sampled)
+        self._shape = shape
+        return batch
+
+    def _extend_results_in_flight(self) -> None:
+        """A prompt in flight that already decodes in a mixed pass is stored with that token, when its result comes."""
+        in_flight = self.running.in_flight
+        if in_flight is not None:
+            for chunk in in_flight.chunks:
+                request = chunk.request
+                if self.running.joined_now(request):
+                    request.chunk_end = request.base + self.group.step if request.decoding else request.computed
+
+    # --- decodes
+
+    def _decode(self, now_ms: float) -> Batch | None:
+        """One token for each request of the running batch; if that does not fit, for those that a retraction leaves."""
+        running = self.running
+        ending = running.drop_enders()
+        if not running.members:
+            running.full = False
+            return None
+        blocks = self._fitting_decodes()
+        if blocks >= 0:
+            self.ratio.note_decodes(1)
+        elif ending:  # their KV comes free with the result in flight
+            running.full = False
+            return None
+        else:
+            self._retract(now_ms)
+            if not running.members:
+                return None
+            blocks = self._fitting_decodes()
+        batch = self._new_batch(now_ms)
+        self._shape = PassShape(self.group.size, self.group.context_tokens)
+        self._launch(batch, 1, blocks)
+        return batch
+
+    def _fitting_decodes(self) -> int:
+        """Make room for one token of each member, a page each to be safe; the pages that it takes, -1 if too many."""
+        pool = self.pool
+        group = self.group
+        wanted = group.size * self.page_size
+        if pool.free_tokens < wanted:
+            pool.evict_until(wanted)
+        blocks = group.ring[group.step % self.page_size]
+        return blocks if blocks * self.page_size <= pool.free_tokens else -1
+
+    def _launch(self, batch: Batch, passes: int, blocks: int) -> None:
+        """The running batch decodes in `passes` passes, which take `blocks` free pages."""
+        self.pool.take(blocks * self.page_size)
+        self.running.launch(batch, passes)
+
+    def _retract(self, now_ms: float) -> None:
+        """Take the KV of requests, those with the fewest output tokens first, until a token of each other fits."""
+        running = self.running
+        if running.in_flight is not None:
+            now_ms = running.in_flight.start_ms  # which begins with this turn
+        members = running.disband()
+        # the last of these goes first; of equal ones that with the longest prompt
+        staying = [request for request, _ in members]
+        staying.sort(key=lambda request: (request.output_tokens, -request.prompt_tokens), reverse=True)
+        victims: list[SglangRequest] = []
+        while len(staying) > 1 and not (victims and self._fits_each(staying)):
+            victim = staying.pop()
+            self._lose(victim, now_ms)
+            victims.append(victim)
+            self.pool.evict_until(len(staying) * RETRACT_STEPS)
+        if len(staying) == 1 and not self._fits_each(staying):
+            request = staying.pop()
+            self._fail(
+                request,
+                f"out of memory: {request.prompt_tokens} prompt and {request.output_tokens} output tokens leave no "
+                f"room for another in {self.pool.num_blocks} KV blocks of {self.page_size} tokens, and nobody else "
+                f"runs",
+            )
+        generated_tokens = sum(request.output_tokens for request in staying)
+        asked_tokens = sum(request.max_output_tokens for request in staying)
+        self.ratio.note_retraction(generated_tokens, asked_tokens, len(staying))
+        running.reform(staying, {request.number: tokens for request, tokens in members})
+        for victim in victims:
+            self._enqueue(victim)
+
+    def _fits_each(self, requests: list[SglangRequest]) -> bool:
+        """Whether the next token of each of these fits, after eviction."""
+        page = self.page_size
+        needed = page * sum(request.computed % page == 0 for request in requests)
+        self.pool.evict_until(needed)
+        return needed <= self.pool.free_tokens
+
+    def _lose(self, victim: SglangRequest, now_ms: float) -> None:
+        """Take all KV of a running request, without storing it; a token in flight is lost."""
+        self._account(victim, now_ms)
+        victim.note_preemption(now_ms)
+        self._release(victim, keep=False)
+        victim.lease.inserted = 0
+        victim.prefix = victim.chunk_end = victim.computed = 0
+        victim.prefilled = False
+        victim.retracted = True
+        victim.joined_turn = -1
+        if self.observer is not None:
+            self.observer.on_retraction(victim)
+
+    # --- results
+
+    def _process(self, batch: Batch) -> None:
+        """The result of a pass is known: tokens, completions, and prompts go to the tree."""
+        if self.observer is not None:
+            self.observer.on_result(batch)
+        end_ms = self.passes.end_ms[-1]
+        log = self.running.log
+        if not batch.decodes:
+            log.left_out_ms += end_ms - batch.start_ms
+        for chunk in batch.chunks:
+            request = chunk.request
+            if request.gone or request.retracted:
+                continue
+            recovering = request.recovering
+            request.note_chunk(batch.start_ms, end_ms)
+            if recovering:
+                request.recovering = chunk.end < request.lost  # `computed` may be a chunk ahead
+            if request is batch.unfinished:
+                continue
+            if request.max_output_tokens:
+                request.note_tokens(batch.number, batch.number, end_ms)
+                if not self.overlap:
+                    request.output_tokens += 1
+            if self.overlap:
+                is_last = request.is_last_token
+            else:
+                is_last = request.output_tokens >= request.max_output_tokens
+            if is_last:
+                self._complete(request)
+                continue
+            request.prefilled = True
+            request.left_out_before_ms = log.left_out_ms
+            self.pool.store(request.lease, request.chunk_end)
+            request.prefix = request.chunk_end
+        for request in batch.enders:
+            if not request.gone:
+                self._account(request, end_ms)
+                self._complete(request)
+
+    def _complete(self, request: SglangRequest) -> None:
+        self._end(request, keep=True)
+        self.finished.append(request)
+
+    def _fail(self, request: SglangRequest, reason: str) -> None:
+        """Give a request up, for a reason that a real engine would have too."""
+        self._account(request, self.passes.end_ms[-1])
+        request.failure = reason
+        self._end(request, keep=False)
+        self.finished.append(request)
+        if self.observer is not None:
+            self.observer.on_failure(request)
+
+    def _end(self, request: SglangRequest, keep: bool) -> None:
+        self._release(request, keep)
+        request.gone = True
+        del self._live[request.number]
+        if self.running.members.get(request.admission) is request:
+            self._departed.append(request)
+
+    # --- what several of these do
+
+    def _new_batch(self, now_ms: float) -> Batch:
+        in_flight = self.overlap and self._last is not None
+        return Batch(len(self.passes.end_ms) + in_flight, now_ms)
+
+    def _enqueue(self, request: SglangRequest) -> None:
+        self._entries += 1
+        request.entry = self._entries
+        self.waiting.append(request)
+
+    def _release(self, request: SglangRequest, keep: bool) -> None:
+        """Give up row and KV of a request; `keep` leaves its full pages in the tree."""
+        if keep:
+            self.pool.store(request.lease, request.computed, keep=False)
+        self.pool.release(request.lease, request.computed)
+        request.has_row = False
+        self._rows += 1
+
+    def _account(self, request: SglangRequest, now_ms: float) -> None:
+        """Bring the tokens and the time of a request up to date; now_ms is a boundary between passes."""
+        if request.prefilled and request.joined_turn >= 0:
+            self.running.log.note_decodes(
+                request, request.first_gap, request.left_out_before_ms, len(self.passes.end_ms) - 1, now_ms
+            )
+        else:
+            request.note_wait(now_ms)
