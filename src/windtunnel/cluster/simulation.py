@@ -25,8 +25,12 @@ from windtunnel.workload.driver import Driver
 from windtunnel.workload.session import Workload
 
 INFINITE = float("inf")
-EVENTS_PER_POLL = 256
+INSTANTS_PER_POLL = 256
 NAMED_REQUESTS = 5  # in an error about many
+
+
+def _by_number(worker: Worker) -> int:
+    return worker.number
 
 
 class Simulation:
@@ -68,7 +72,7 @@ class Simulation:
         self._recorder = Recorder(record)
         self._ended = 0
         self._ends: list[tuple[float, int]] = []  # (end, worker) of what is in flight; stale entries are skipped
-        self._boundary: list[int] = []  # workers that are between two passes and have to decide what is next
+        self._boundary: list[Worker] = []  # workers that are between two passes and have to decide what is next
         self._live: dict[int, EngineRequest] = {}
         self._timeouts: list[tuple[float, int]] = []  # (time, request); entries of ended requests are skipped
 
@@ -79,67 +83,72 @@ class Simulation:
             StalledError: nothing can happen any more although requests remain.
             PluginError: the router or the timing model misbehaved.
         """
+        while self._advance(INSTANTS_PER_POLL):
+            if self.progress is not None:
+                self.progress(self.clock.now_ms, self._ended, self.workload.num_requests)
+            if self.should_stop is not None and self.should_stop():
+                self.halt(self.clock.now_ms, "interrupt")
+                break
+        if self.progress is not None:
+            self.progress(self.clock.now_ms, self._ended, self.workload.num_requests)
+        self.close()
+
+    def _advance(self, instants: int) -> bool:
+        """Let everything happen at the next so many instants; False if there is nothing more to happen."""
         clock = self.clock
         driver = self.driver
         ends = self._ends
         workers = self.workers
-        engines = [worker.engine for worker in workers]
         boundary = self._boundary
-        polls = 0
+        timeouts = self._timeouts
         ready_ms = driver.next_ready_ms()
-        while True:
+        for _ in range(instants):
             next_end_ms = INFINITE
             while ends:
                 end_ms, number = ends[0]
-                if engines[number].end_ms == end_ms:
+                if workers[number].engine.end_ms == end_ms:
                     next_end_ms = end_ms
                     break
                 heappop(ends)
             now_ms = ready_ms if ready_ms < next_end_ms else next_end_ms
-            if self._timeouts:
+            if timeouts:
                 now_ms = min(now_ms, self._next_timeout_ms())
             if now_ms == INFINITE:
                 if self._live or not driver.exhausted:
                     raise StalledError(self._describe_stall())
-                break
+                return False
             if now_ms > self.max_time_ms:
                 self.halt(self.max_time_ms, "time cap")
-                break
+                return False
             clock.now_ms = now_ms
             while next_end_ms == now_ms:
-                number = heappop(ends)[1]
-                engine = engines[number]
-                if engine.end_ms == now_ms:
-                    worker = workers[number]
+                worker = workers[heappop(ends)[1]]
+                if worker.engine.end_ms == now_ms:
                     worker.at_boundary = True
-                    boundary.append(number)
-                    finished = engine.end()
+                    boundary.append(worker)
+                    finished = worker.engine.end()
                     if finished:
                         for request in finished:
                             self._finish(worker, request, now_ms)
                         ready_ms = driver.next_ready_ms()
                 if not ends or ends[0][0] != now_ms:
                     break
-            if self._timeouts:
+            if timeouts:
                 self._expire(now_ms)
                 ready_ms = driver.next_ready_ms()
             while ready_ms <= now_ms:  # again and again: a rejected turn is followed by the next one at once
                 for number in driver.release(now_ms):
                     self._arrive(number, now_ms)
                 ready_ms = driver.next_ready_ms()
-            if boundary:
-                self._start_passes(now_ms)
-            polls += 1
-            if polls == EVENTS_PER_POLL:
-                polls = 0
-                if self.progress is not None:
-                    self.progress(now_ms, self._ended, self.workload.num_requests)
-                if self.should_stop is not None and self.should_stop():
-                    self.halt(now_ms, "interrupt")
-                    break
-        if self.progress is not None:
-            self.progress(clock.now_ms, self._ended, self.workload.num_requests)
-        self.close()
+            if len(boundary) > 1:
+                boundary.sort(key=_by_number)
+            for worker in boundary:
+                worker.at_boundary = False
+                end_ms = worker.engine.begin(now_ms)
+                if end_ms != INFINITE:
+                    heappush(ends, (end_ms, worker.number))
+            boundary.clear()
+        return True
 
     def _next_timeout_ms(self) -> float:
         timeouts = self._timeouts
@@ -228,19 +237,7 @@ class Simulation:
     def _to_boundary(self, worker: Worker) -> None:
         if not worker.at_boundary:
             worker.at_boundary = True
-            self._boundary.append(worker.number)
-
-    def _start_passes(self, now_ms: float) -> None:
-        boundary = self._boundary
-        if len(boundary) > 1:
-            boundary.sort()
-        for number in boundary:
-            worker = self.workers[number]
-            worker.at_boundary = False
-            end_ms = worker.engine.begin(now_ms)
-            if end_ms != INFINITE:
-                heappush(self._ends, (end_ms, number))
-        boundary.clear()
+            self._boundary.append(worker)
 
     def halt(self, now_ms: float, why: str) -> None:
         """Stop for good: passes that end by now have happened, those in flight have not."""

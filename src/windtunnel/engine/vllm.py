@@ -17,7 +17,7 @@ from windtunnel.engine.kv.prefix_tree import Match
 from windtunnel.engine.observer import BatchRow, PassObserver
 from windtunnel.engine.request import EngineRequest
 from windtunnel.engine.vllm_decodes import VllmDecodes
-from windtunnel.engine.vllm_submission import limit_output, refusal
+from windtunnel.engine.vllm_submission import certain_lengths, refusal
 from windtunnel.record.columns import PassColumns
 from windtunnel.timing.base import PassShape
 
@@ -64,6 +64,7 @@ class VllmScheduler:
         self._prefilling: list[EngineRequest] = []  # those of `running` that do not decode, in that order
         self._head_refused = False  # ... and nothing that could help has happened since
         self._admissions = 0
+        self._longest_prompt, self._longest_sequence = certain_lengths(config)
         self._chunks: list[EngineRequest] = []  # of the pass in flight, in batch order
         self._rows: list[EngineRequest] = []  # ... all of its requests, when it goes request by request
         self._decoders: list[EngineRequest] = []  # ... and the members that the group had before
@@ -71,11 +72,13 @@ class VllmScheduler:
     # --- the front end
 
     def limit_output(self, prompt_tokens: int, output_tokens: int) -> int:
-        """Output tokens that a request may have."""
-        return limit_output(self.config, prompt_tokens, output_tokens)
+        """Output tokens that a request may have: the model's length ends it early."""
+        return min(output_tokens, max(self.max_model_len - prompt_tokens, 0))
 
     def refusal_at_submission(self, prompt_tokens: int, output_tokens: int) -> str:
         """Why a request can never be served; "" if it can."""
+        if prompt_tokens <= self._longest_prompt and prompt_tokens + output_tokens <= self._longest_sequence:
+            return ""
         return refusal(self.config, prompt_tokens, output_tokens)
 
     def submit(self, request: EngineRequest) -> None:

@@ -44,8 +44,9 @@ class VllmDecodes:
         self.catch_up(request)
         self.group.leave(request)
         ends = self.passes.end_ms
-        if len(ends) > request.emitting_from:
-            request.note_tokens(request.emitting_from, len(ends) - 1, ends[-1])
+        first_pass = request.emitting_from
+        if len(ends) > first_pass:
+            request.note_tokens(first_pass, len(ends) - 1, ends[-1])
         request.note_decodes(now_ms)
 
     def advance(self, passes: int) -> None:

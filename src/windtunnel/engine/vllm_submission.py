@@ -9,11 +9,14 @@ from __future__ import annotations
 from windtunnel.config.schema import VllmConfig
 
 
-def limit_output(config: VllmConfig, prompt_tokens: int, output_tokens: int) -> int:
-    """Output tokens that a request may have: the model's length ends it early."""
-    if config.max_model_len is None or prompt_tokens + output_tokens <= config.max_model_len:
-        return output_tokens
-    return max(config.max_model_len - prompt_tokens, 0)
+def certain_lengths(config: VllmConfig) -> tuple[int, int]:
+    """Lengths in tokens, of a prompt and of prompt and output together, up to which nothing is ever refused."""
+    longest_prompt = config.kv_capacity_tokens
+    if config.max_model_len is not None:
+        longest_prompt = min(longest_prompt, config.max_model_len - 1)
+    if not config.enable_chunked_prefill:
+        longest_prompt = min(longest_prompt, config.max_num_batched_tokens)
+    return longest_prompt, config.kv_capacity_tokens
 
 
 def refusal(config: VllmConfig, prompt_tokens: int, output_tokens: int) -> str:
@@ -28,7 +31,8 @@ def refusal(config: VllmConfig, prompt_tokens: int, output_tokens: int) -> str:
             f"prompt of {prompt_tokens} tokens does not fit a pass without chunked prefill: "
             f"it needs max_num_batched_tokens of at least {prompt_tokens}"
         )
-    output_tokens = limit_output(config, prompt_tokens, output_tokens)
+    if config.max_model_len is not None:
+        output_tokens = min(output_tokens, config.max_model_len - prompt_tokens)
     longest = prompt_tokens + output_tokens - 1 if output_tokens else prompt_tokens  # the last token is not computed
     blocks = -(-longest // config.block_size)
     if blocks > config.num_gpu_blocks:

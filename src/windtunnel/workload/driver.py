@@ -73,7 +73,9 @@ class Driver:
         sent: list[int] = []
         while True:
             session_ms = self._next_session_ms
-            if ready and (turn := ready[0])[0] <= now_ms and self._is_before_next_session(turn):
+            if ready and (turn := ready[0])[0] <= now_ms and (
+                turn[0] < session_ms or self._is_before_next_session(turn)
+            ):
                 heappop(ready)
                 request = turn[2]
                 self.arrival_ms[request] = now_ms if self._closed_loop else turn[0]
@@ -125,9 +127,8 @@ class Driver:
             self._next_session_ms = self._session_ms[0]
 
     def _is_before_next_session(self, turn: tuple[float, int, int]) -> bool:
-        """Whether a turn that waits comes before the next session that the open loop starts."""
-        session_ms = self._next_session_ms
-        return turn[0] < session_ms or (turn[0] == session_ms and turn[1] < self._session_order[self._started])
+        """Whether a turn that is due at the same time as the next session of the open loop, or later, precedes it."""
+        return turn[0] == self._next_session_ms and turn[1] < self._session_order[self._started]
 
     def _start_next_session(self, place_free_ms: float) -> None:
         """Closed loop: make the next first turn ready, when there is a place for its session."""
