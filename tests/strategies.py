@@ -321,7 +321,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     needed_blocks = max(-(-(sequence - 1) // block_size), 1)
     longest_prompt = max(send.prompt_tokens for send in sends)
     chunked = dice.pick(True, True, False)
-    budget = dice.pick(*((20, 64, 200) if crowd else (1, 2, 3, 5, 8, 20, 64, 200))) if chunked else longest_prompt + dice.pick(0, 0, 1, 5, 50, -1)
+    budget = dice.pick(*((4, 6, 20, 64) if crowd else (1, 2, 3, 5, 8, 20, 64, 200))) if chunked else longest_prompt + dice.pick(0, 0, 1, 5, 50, -1)
     threshold = dice.pick(0, 0, 1, 4, 20)
     engine: dict[str, object] = {
         "block_size": block_size,

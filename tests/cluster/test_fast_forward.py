@@ -12,7 +12,7 @@ from strategies import FlatTiming, JaggedTiming, Outcome, Scenario, Send, column
 
 from windtunnel import RoutedRequest, WorkerView
 from windtunnel.engine import engine
-from windtunnel.workload.content import Content, Run
+from windtunnel.workload.content import Content, Run, output_origin
 
 
 class SilentObserver:
@@ -154,3 +154,47 @@ ONE_INSTANT = {
 @pytest.mark.parametrize("case", ONE_INSTANT)
 def test_passes_that_take_no_time(case: str) -> None:
     assert differences(run(ONE_INSTANT[case]), run(ONE_INSTANT[case], fast_forward=False)) == []
+
+
+# A refused head of the queue stays refused while only decodes run, so runs need not stop to ask again; except that ...
+REFUSED_HEADS = {
+    "one that arrives behind it makes its chunk smaller": (
+        Scenario(
+            (Send(((1, 0, 4),), 60), Send(((2, 0, 60),), 1, time_ms=37.0), Send(((3, 0, 4),), 1, time_ms=40.0)),
+            {
+                "block_size": 4,
+                "num_gpu_blocks": 18,
+                "max_num_batched_tokens": 64,
+                "long_prefill_token_threshold": 1,
+                "long_prefill_token_threshold_adaptive": True,
+                "scheduler_reserve_full_isl": False,
+            },
+            timing=FlatTiming(),
+        ),
+        40.0,
+    ),
+    "what it quotes is filled, and a block in use is free of charge": (
+        Scenario(
+            (Send(((1, 0, 4),), 40), Send(((1, 0, 4), (output_origin(0), 0, 40), (2, 0, 4)), 1, time_ms=5.5)),
+            {"block_size": 4, "num_gpu_blocks": 12},
+            timing=FlatTiming(),
+        ),
+        8.0,
+    ),
+    "what it quotes is filled, and the rest fits the budget": (
+        Scenario(
+            (Send(((1, 0, 2),), 40), Send(((1, 0, 2), (output_origin(0), 0, 10), (2, 0, 8)), 1, time_ms=1.0)),
+            {"block_size": 4, "num_gpu_blocks": 99, "max_num_batched_tokens": 20, "enable_chunked_prefill": False},
+            timing=FlatTiming(),
+        ),
+        2.0,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED_HEADS)
+def test_a_refused_head_is_asked_again_when(case: str) -> None:
+    scenario, admitted_ms = REFUSED_HEADS[case]
+    fast, slow = run(scenario), run(scenario, fast_forward=False)
+    assert slow.record.requests.first_admit_ms[1] == admitted_ms
+    assert differences(fast, slow) == []

@@ -6,16 +6,11 @@ A budget is made for one attempt and spent request by request; the first refusal
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import Enum
-from typing import TypeAlias
 
 from windtunnel.engine.kv.radix import RadixCache, RadixNode
+from windtunnel.engine.running_batch import OUTPUT_CLIP, Demand, RunningBatch
 from windtunnel.engine.sglang_request import Chunk, SglangRequest
-
-OUTPUT_CLIP = 4096  # output tokens of one request that admission counts at most
-
-Demand: TypeAlias = tuple[float, int]  # output tokens still expected, and KV tokens that end with the request
 
 
 class Verdict(Enum):
@@ -30,37 +25,34 @@ class PrefillBudget:
     """The budget of one prefill batch.
 
     Attributes:
-        chunks: taken so far, in order.
+        chunks: taken so far, in order; wanted_tokens: free KV that they want, needed_tokens: that they need.
         unfinished: the request whose prompt does not end with this batch.
     """
 
     def __init__(
         self,
         cache: RadixCache,
+        running: RunningBatch,
         max_prefill_tokens: int,
         chunk_tokens: int | None,
         mixed_decodes: int,
-        reserved_tokens: float,
-        demands: Callable[[], list[Demand]],
-        demand_of: Callable[[SglangRequest], Demand | None],
     ) -> None:
         """
         Args:
             chunk_tokens: `chunked_prefill_size`, None without chunked prefill.
             mixed_decodes: decodes that will ride in the batch, each at the price of one token.
-            reserved_tokens: output that the running batch may still need.
-            demands: of the running batch, in its order; demand_of: of one request, None if it is through.
         """
         self.chunks: list[Chunk] = []
+        self.wanted_tokens = 0
+        self.needed_tokens = 0
         self.unfinished: SglangRequest | None = None
         self._cache = cache
         self._page = cache.page_size
         self._input_left = max_prefill_tokens - mixed_decodes
         self._chunk_left = None if chunk_tokens is None else chunk_tokens - mixed_decodes
         self._charged = mixed_decodes  # against the KV there is now
-        self._charged_total = mixed_decodes + reserved_tokens  # ... and against what there may be in the end
-        self._demands = demands
-        self._demand_of = demand_of
+        self._charged_total = mixed_decodes + running.reserved_tokens()  # ... and with the output to come
+        self._running = running
         self._completions: list[Demand] | None = None
 
     def state(self) -> Verdict:
@@ -123,11 +115,20 @@ class PrefillBudget:
         return self.state()
 
     def _spend(self, request: SglangRequest, tokens: int, output_tokens: int) -> None:
-        request.chunk_end = request.prefix + tokens
-        self.chunks.append(Chunk(request, request.prefix, request.chunk_end))
-        padded = self._cache.pages(tokens)
-        self._charged += padded + self._page
-        self._charged_total += padded + self._page + output_tokens
+        page = self._page
+        start = request.prefix
+        end = request.chunk_end = start + tokens
+        if page == 1:
+            padded = needed = tokens
+        else:
+            padded = -(-tokens // page) * page
+            needed = (-(-end // page) - -(-start // page)) * page
+            self.wanted_tokens += page  # a page more than it may need
+        self.wanted_tokens += tokens
+        self.needed_tokens += needed
+        self.chunks.append(Chunk(request, start, end, needed))
+        self._charged += padded + page
+        self._charged_total += padded + page + output_tokens
         self._input_left -= padded
         if self._chunk_left is not None:
             self._chunk_left -= padded
@@ -156,17 +157,16 @@ class PrefillBudget:
 
     def _all_complete(self, request: SglangRequest, free_tokens: int) -> bool:
         completions = self._completions
-        own = self._demand_of(request)
+        demand_of = self._running.demand_of
+        own = demand_of(request)
         if completions is None:
-            found = [own, *self._demands(), *(self._demand_of(chunk.request) for chunk in self.chunks)]
+            found = [own, *self._running.demands(), *(demand_of(chunk.request) for chunk in self.chunks)]
             completions = sorted((demand for demand in found if demand is not None), key=lambda demand: demand[0])
             self._completions = completions
         elif own is not None:
-            place = 0
-            for place, demand in enumerate(completions):
-                if own[0] <= demand[0]:
-                    break
-            completions.insert(place, own)  # at most before the last one, as SGLang's scan ends there
+            places = (i for i, demand in enumerate(completions) if own[0] <= demand[0])
+            last = max(len(completions) - 1, 0)  # before it, not behind: so SGLang's scan ends
+            completions.insert(next(places, last), own)
         going = len(completions)
         for left, held in completions:
             if free_tokens - left * going <= going:

@@ -56,7 +56,7 @@ class QueueOrder:
                 if queued.match(content, length).end >= SHARED_TOKENS:
                     rank = NEVER_NOW
                 else:
-                    queued.store(RadixLease(content, 0), length, keep=False)
+                    queued.store(RadixLease(content, 0), length, hold=False)
             ranked.append((rank, place, request))
         ranked.sort()
         _sort(waiting, [entry[2] for entry in ranked])

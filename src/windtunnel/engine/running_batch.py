@@ -6,11 +6,16 @@ on from there, but it does not count as generated yet. Rules of SGLang 0.5.23. T
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from windtunnel.engine.decode_group import DecodeGroup
 from windtunnel.engine.decode_passes import DecodePasses
 from windtunnel.engine.new_token_ratio import NewTokenRatio
-from windtunnel.engine.prefill_budget import OUTPUT_CLIP, Demand
 from windtunnel.engine.sglang_request import Batch, SglangRequest
+
+OUTPUT_CLIP = 4096  # output tokens of one request that admission counts at most
+
+Demand: TypeAlias = tuple[float, int]  # output tokens still expected, and KV tokens that end with the request
 
 
 class RunningBatch:
@@ -21,7 +26,7 @@ class RunningBatch:
         group: those of them whose last token is not computed yet.
         full: no prefill is tried; falls when the batch shrinks.
         log: which passes decode.
-        in_flight: with overlap, the batch that was launched one turn before.
+        in_flight: with overlap, the batch that was launched one turn before; its requests have joined.
     """
 
     def __init__(self, page_size: int, ratio: NewTokenRatio, overlap: bool) -> None:
@@ -35,15 +40,9 @@ class RunningBatch:
         self._in_order = True  # whether `members` is in the order of its places
         self._front = 0  # the lowest place that was given, and the first one free behind the highest
         self._back = 0
-        self._turn = 0
-        self._just_joined = 0  # members since this turn began that have a token in flight
+        self._merges = 0
+        self._just_joined = 0  # with the last merge, while a token of theirs is in flight
         self._num_uncertain = 0  # members whose reserve is not simple
-
-    def begin_turn(self, last: Batch | None) -> None:
-        """A turn begins after one that launched `last`, which with overlap is in flight."""
-        self._turn += 1
-        self._just_joined = 0
-        self.in_flight = last if self._overlap else None
 
     def ordered(self) -> list[SglangRequest]:
         """The members in the order of their places."""
@@ -66,11 +65,13 @@ class RunningBatch:
                 self.full = False
             place = self._back
             self._back += len(joining)
+        self._merges += 1
+        self._just_joined = 0
         for request in joining:
             self.members[place] = request
             request.admission = place
             place += 1
-            request.joined_turn = self._turn
+            request.merge = self._merges
             request.first_gap = self.log.num_gaps
             request.emitting_from = self.log.last + 1
             left = request.max_output_tokens - request.output_tokens
@@ -176,9 +177,13 @@ class RunningBatch:
         left = request.max_output_tokens * (1.0 if request.ignore_eos else self._ratio.value()) - output
         return (left, request.prompt_tokens + output) if left > 0 else None
 
-    def joined_now(self, request: SglangRequest) -> bool:
-        """Whether it became a member in this turn."""
-        return request.joined_turn == self._turn
+    def extend_results_in_flight(self) -> None:
+        """A prompt in flight that already decodes in a mixed pass is stored with that token, when its result comes."""
+        if self.in_flight is not None:
+            for chunk in self.in_flight.chunks:
+                request = chunk.request
+                if request.merge == self._merges:
+                    request.chunk_end = request.base + self.group.step if request.decoding else request.computed
 
     def _known_output(self, request: SglangRequest) -> int:
         """Output tokens whose result is processed."""
@@ -194,4 +199,4 @@ class RunningBatch:
             return 0
         if self.members.get(request.admission) is not request:
             return 0
-        return 1 if in_flight.decodes or request.joined_turn == self._turn else 0
+        return 1 if in_flight.decodes or request.merge == self._merges else 0

@@ -22,7 +22,7 @@ from windtunnel.engine.queue_order import QueueOrder
 from windtunnel.engine.request import EngineRequest
 from windtunnel.engine.running_batch import RunningBatch
 from windtunnel.engine.sglang_request import Batch, SglangRequest
-from windtunnel.engine.sglang_submission import limit_output, refusal
+from windtunnel.engine.sglang_submission import certain_length, limit_output, refusal
 from windtunnel.engine.turn_observer import TurnObserver
 from windtunnel.record.columns import PassColumns
 from windtunnel.timing.base import PassShape
@@ -53,9 +53,7 @@ class SglangScheduler:
         self.fast_forward = config.fast_forward
         self.passes = passes
         caching = config.enable_prefix_caching
-        self.pool = RadixCache(
-            config.num_gpu_blocks, config.page_size, caching, config.eviction_policy, publish_events
-        )
+        self.pool = RadixCache(config.num_gpu_blocks, config.page_size, caching, config.eviction_policy, publish_events)
         policy = config.schedule_policy if caching or config.schedule_policy != "lpm" else "fcfs"
         self.order = QueueOrder(policy, self.pool, refreshes=caching and config.eviction_policy == "lru")
         self.ratio = NewTokenRatio(config.schedule_conservativeness)
@@ -71,16 +69,21 @@ class SglangScheduler:
         self._departed: list[SglangRequest] = []  # ended, and leave the running batch at the next turn
         self._live: dict[int, SglangRequest] = {}
         self._rows = config.max_running_requests  # for requests that hold KV
+        self._certain_length = certain_length(config)
         self._entries = 0
 
     # --- the front end
 
     def limit_output(self, prompt_tokens: int, output_tokens: int) -> int:
         """Output tokens a request may have: the context length and the size of the pool end it early."""
+        if prompt_tokens + output_tokens <= self._certain_length:
+            return output_tokens
         return limit_output(self.config, prompt_tokens, output_tokens)
 
     def refusal_at_submission(self, prompt_tokens: int, output_tokens: int) -> str:
         """Why a request can never be served, with the smallest setting that would serve it; "" if it can."""
+        if prompt_tokens + output_tokens <= self._certain_length:
+            return ""
         return refusal(self.config, prompt_tokens, output_tokens)
 
     def submit(self, request: EngineRequest) -> None:
@@ -149,16 +152,16 @@ class SglangScheduler:
 
         They end at the first completion, and before a pass that free and evictable pages do not cover.
         """
-        self._open_turn()
+        last = self._last
+        if self._chunked is not None or self._departed or (last is not None and last.chunks):
+            self._open_turn(last)
         group = self.group
-        if not self.fast_forward or not group.size or self._chunked is not None:
+        if not group.size or self._chunked is not None or not self.fast_forward:
             return 0
         if self.waiting and not self.running.full:
             return 0
-        if self.overlap:
-            last = self._last
-            if last is None or last.chunks or last.enders:
-                return 0  # its result, or the lack of one, makes this turn different from the next
+        if self.overlap and (last is None or last.chunks or last.enders):
+            return 0  # its result, or the lack of one, makes this turn different from the next
         return group.passes_within(self.pool.free_blocks, group.finish_step - group.step)
 
     def commit_decodes(self, passes: int) -> None:
@@ -200,6 +203,8 @@ class SglangScheduler:
             observer.on_scheduled(batch)
             observer.on_result(self._last if self.overlap and self._last is not None else batch)
             self._last = batch
+            if self.overlap:
+                self.running.in_flight = batch
             observer.on_concluded()
 
     # --- one turn
@@ -209,7 +214,9 @@ class SglangScheduler:
 
         None if there is none. Without overlap, an empty one if the turn did nothing but give up a request.
         """
-        batch = self._new_prefill(now_ms)
+        batch = None
+        if self.waiting or self._chunked is not None:
+            batch = self._new_prefill(now_ms)
         if batch is None and self.running.members:
             batch = self._decode(now_ms)
         self._batch = batch
@@ -232,10 +239,15 @@ class SglangScheduler:
     def conclude(self, start_ms: float) -> None:
         """Process a result whose end is recorded: of the batch of this turn, with overlap of the one before."""
         batch = self._batch
-        result = self._last if self.overlap else batch
+        result = batch
+        if self.overlap:
+            result = self._last
+            self.running.in_flight = batch
         self._last = batch
         self._batch = None
-        if result is not None:
+        if self.observer is not None and result is not None:
+            self.observer.on_result(result)
+        if result is not None and (result.chunks or result.enders):
             self._process(result)
         if self.observer is not None:
             self.observer.on_concluded()
@@ -249,10 +261,8 @@ class SglangScheduler:
                 unfilled += pool.pages(request.computed) - request.computed
         return pool.num_blocks * self.page_size - pool.free_tokens - pool.evictable_tokens - unfilled
 
-    def _open_turn(self) -> None:
+    def _open_turn(self, last: Batch | None) -> None:
         """What is settled before a batch is formed: the last chunk, who joins the running batch, who leaves it."""
-        last = self._last
-        self.running.begin_turn(last)
         chunked = self._chunked
         if chunked is not None and chunked.chunk_end > chunked.prefix:
             self.pool.store(chunked.lease, chunked.chunk_end)
@@ -285,16 +295,10 @@ class SglangScheduler:
         if chunked is None and (places <= 0 or self._rows <= 0):
             running.full = True
             return None
+        pool = self.pool
         self.order.arrange(self.waiting)
-        budget = PrefillBudget(
-            self.pool,
-            self.config.max_prefill_tokens,
-            self.chunk_tokens,
-            len(running.members) if self.mixed else 0,
-            running.reserved_tokens(),
-            running.demands,
-            running.demand_of,
-        )
+        mixed_decodes = len(running.members) if self.mixed else 0
+        budget = PrefillBudget(pool, running, self.config.max_prefill_tokens, self.chunk_tokens, mixed_decodes)
         rows = self._rows
         if chunked is not None:
             budget.go_on(chunked)
@@ -302,7 +306,8 @@ class SglangScheduler:
         self._scan_queue(budget, min(places, rows))
         if not budget.chunks:
             return None
-        if not self._evict_for(budget):
+        pool.evict_until(budget.wanted_tokens)
+        if budget.needed_tokens > pool.free_tokens:
             self._give_up_chunk(budget)
             return None
         self._chunked = budget.unfinished
@@ -335,18 +340,6 @@ class SglangScheduler:
                     running.full = bool(chunks) or bool(running.members)
                 return
 
-    def _evict_for(self, budget: PrefillBudget) -> bool:
-        """Make room for a batch; False if the pages that can be freed do not cover it."""
-        pool = self.pool
-        chunks = budget.chunks
-        wanted = 0 if self.page_size == 1 else len(chunks) * self.page_size  # a page each more than may be needed
-        needed = 0
-        for chunk in chunks:
-            wanted += chunk.end - chunk.start
-            needed += pool.pages(chunk.end) - pool.pages(chunk.start)
-        pool.evict_until(wanted)
-        return needed <= pool.free_tokens
-
     def _give_up_chunk(self, budget: PrefillBudget) -> None:
         """The next chunk of a prompt is due, but running requests have outgrown what was left for it.
 
@@ -374,13 +367,12 @@ class SglangScheduler:
         batch.unfinished = budget.unfinished
         for chunk in batch.chunks:
             request = chunk.request
-            if not request.has_row:
+            if chunk.admits:
                 request.has_row = True
-                self._rows -= 1
                 request.retracted = False
-                chunk.admits = True
-            pool.take(pool.pages(chunk.end) - pool.pages(chunk.start))
+                self._rows -= 1
             request.computed = chunk.end
+        pool.take(budget.needed_tokens)
         shape = PassShape()
         if self.mixed and running.members:
             running.drop_enders()
@@ -389,22 +381,13 @@ class SglangScheduler:
                 if blocks >= 0:
                     shape = PassShape(self.group.size, self.group.context_tokens)
                     self._launch(batch, 1, blocks)
-                    self._extend_results_in_flight()
+                    running.extend_results_in_flight()
         for chunk in batch.chunks:
             request = chunk.request
             sampled = request is not batch.unfinished and request.max_output_tokens > 0
             shape.add_chunk(chunk.start, chunk.end - chunk.start, request.prompt_tokens, sampled)
         self._shape = shape
         return batch
-
-    def _extend_results_in_flight(self) -> None:
-        """A prompt in flight that already decodes in a mixed pass is stored with that token, when its result comes."""
-        in_flight = self.running.in_flight
-        if in_flight is not None:
-            for chunk in in_flight.chunks:
-                request = chunk.request
-                if self.running.joined_now(request):
-                    request.chunk_end = request.base + self.group.step if request.decoding else request.computed
 
     # --- decodes
 
@@ -492,7 +475,7 @@ class SglangScheduler:
         victim.prefix = victim.chunk_end = victim.computed = 0
         victim.prefilled = False
         victim.retracted = True
-        victim.joined_turn = -1
+        victim.merge = -1
         if self.observer is not None:
             self.observer.on_retraction(victim)
 
@@ -500,8 +483,6 @@ class SglangScheduler:
 
     def _process(self, batch: Batch) -> None:
         """The result of a pass is known: tokens, completions, and prompts go to the tree."""
-        if self.observer is not None:
-            self.observer.on_result(batch)
         end_ms = self.passes.end_ms[-1]
         log = self.running.log
         if not batch.decodes:
@@ -569,15 +550,13 @@ class SglangScheduler:
 
     def _release(self, request: SglangRequest, keep: bool) -> None:
         """Give up row and KV of a request; `keep` leaves its full pages in the tree."""
-        if keep:
-            self.pool.store(request.lease, request.computed, keep=False)
-        self.pool.release(request.lease, request.computed)
+        self.pool.release(request.lease, request.computed, keep)
         request.has_row = False
         self._rows += 1
 
     def _account(self, request: SglangRequest, now_ms: float) -> None:
         """Bring the tokens and the time of a request up to date; now_ms is a boundary between passes."""
-        if request.prefilled and request.joined_turn >= 0:
+        if request.prefilled and request.merge >= 0:
             self.running.log.note_decodes(
                 request, request.first_gap, request.left_out_before_ms, len(self.passes.end_ms) - 1, now_ms
             )

@@ -26,7 +26,7 @@ class SglangRequest(EngineRequest):
         is_last_token: computing its prompt has yielded its last token; the result is in flight.
         gone: it has ended, in whatever way.
         retracted: it lost its KV; a result that is still in flight is void.
-        joined_turn: the turn in which it joined the running batch.
+        merge: number of the merge with which it joined the running batch, -1 while it has not.
         first_gap, left_out_before_ms: see `DecodePasses.note_decodes`.
         simple_reserve: what it may still ask for is its remaining output, all of it.
     """
@@ -39,9 +39,9 @@ class SglangRequest(EngineRequest):
         "has_row",
         "ignore_eos",
         "is_last_token",
-        "joined_turn",
         "lease",
         "left_out_before_ms",
+        "merge",
         "prefilled",
         "prefix",
         "priority",
@@ -64,22 +64,29 @@ class SglangRequest(EngineRequest):
         self.is_last_token = False
         self.gone = False
         self.retracted = False
-        self.joined_turn = -1
+        self.merge = -1
         self.first_gap = 0
         self.left_out_before_ms = 0.0
         self.simple_reserve = True
 
 
 class Chunk:
-    """The part of one prompt that a pass computes: tokens [start, end). `admits` says whether it is the first."""
+    """The part of one prompt that a pass computes.
 
-    __slots__ = ("admits", "end", "request", "start")
+    Attributes:
+        start, end: it computes tokens [start, end).
+        page_tokens: in the pages that it takes.
+        admits: whether it is the first after the request has waited.
+    """
 
-    def __init__(self, request: SglangRequest, start: int, end: int) -> None:
+    __slots__ = ("admits", "end", "page_tokens", "request", "start")
+
+    def __init__(self, request: SglangRequest, start: int, end: int, page_tokens: int) -> None:
         self.request = request
         self.start = start
         self.end = end
-        self.admits = False
+        self.page_tokens = page_tokens
+        self.admits = not request.has_row
 
 
 class Batch:

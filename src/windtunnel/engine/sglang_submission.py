@@ -7,9 +7,14 @@ admission to an empty engine. It looks at the configuration only, never at the s
 from __future__ import annotations
 
 from windtunnel.config.sglang import SglangConfig
-from windtunnel.engine.prefill_budget import OUTPUT_CLIP
+from windtunnel.engine.running_batch import OUTPUT_CLIP
 
 INPUT_SLACK = 6  # tokens that SGLang keeps free behind the longest prompt it takes, and one more
+
+
+def certain_length(config: SglangConfig) -> int:
+    """Length in tokens, of prompt and output together, up to which nothing is ever clipped or refused."""
+    return _longest(config, config.kv_capacity_tokens) - INPUT_SLACK - 2 * config.page_size - 2
 
 
 def limit_output(config: SglangConfig, prompt_tokens: int, output_tokens: int) -> int:

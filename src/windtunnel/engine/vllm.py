@@ -115,16 +115,25 @@ class VllmScheduler:
         return len(self.running)
 
     def settle(self, now_ms: float) -> list[EngineRequest]:
-        """The simulation stops: bring all requests up to date and return them, running before waiting."""
-        for request in self.running.values():
+        """The simulation stops: bring all requests up to date and return them, running before waiting.
+
+        now_ms is the end of the last pass that happened; one in flight never ends. Who gave up during it is
+        accounted for until then.
+        """
+        remaining = [*self.running.values(), *self.waiting]
+        for request in remaining:
             if request.decoding and not self.decodes.suspended:
                 self.decodes.leave(request, now_ms)
             elif request.marker_ms < now_ms:
                 request.note_wait(now_ms)
-        for request in self.waiting:
-            if request.marker_ms < now_ms:
-                request.note_wait(now_ms)
-        return [*self.running.values(), *self.waiting]
+            if request.cancelled_ms > request.marker_ms:
+                if request.decoding and (not self.decodes.suspended or request in self._rows):
+                    request.note_decodes(request.cancelled_ms)
+                elif request in self._chunks:
+                    request.note_chunk(request.marker_ms, request.cancelled_ms)
+                else:
+                    request.note_wait(request.cancelled_ms)
+        return remaining
 
     def describe_wait(self) -> str:
         """What the head of the queue waits for, for the error that is raised when nothing can run."""
@@ -213,7 +222,6 @@ class VllmScheduler:
 
     def schedule(self, now_ms: float) -> PassShape | None:
         """Choose the batch of a pass that starts now; None if nothing can run."""
-        self._chunks = []
         shape = self._schedule_group(now_ms)
         if shape is None:
             return self._schedule_singly(now_ms)
@@ -228,6 +236,7 @@ class VllmScheduler:
                 self._conclude_chunk(request, start_ms)
         else:
             self._conclude_singly(start_ms)
+        self._chunks = []
         if self.observer is not None:
             self.observer.on_concluded()
 

@@ -84,6 +84,9 @@ class PassShape:
 class TimingModel(Protocol):
     """Prices passes. Both calls must agree bit for bit, and be pure: the same shape has the same price.
 
+    A pass that computes anything takes time: its price is above zero. Otherwise much could happen at one instant
+    in an order that means nothing. An empty pass may be free.
+
     Attributes:
         needs_physical_context: whether shapes must carry `physical_context_tokens`.
     """
@@ -91,7 +94,7 @@ class TimingModel(Protocol):
     needs_physical_context: bool
 
     def price_pass_ms(self, shape: PassShape) -> float:
-        """Duration of one pass in ms, finite and not negative."""
+        """Duration of one pass in ms, finite and above 0; 0 is allowed for an empty pass."""
         ...
 
     def price_run_ms(
@@ -123,8 +126,9 @@ class CheckedTiming:
             price = float(self.model.price_pass_ms(shape))
         except Exception as error:
             raise PluginError(f"timing model {self.name}: price_pass_ms raised {error!r}") from error
-        if not 0.0 <= price < float("inf"):
-            raise PluginError(f"timing model {self.name}: price_pass_ms returned {price}, expected finite ms >= 0")
+        is_empty = not shape.chunk_tokens and not shape.num_decodes
+        if not (0.0 < price < float("inf") or (is_empty and price == 0.0)):
+            raise PluginError(f"timing model {self.name}: price_pass_ms returned {price}, expected finite ms above 0")
         return price
 
     def price_run_ms(
@@ -141,8 +145,8 @@ class CheckedTiming:
             raise PluginError(
                 f"timing model {self.name}: price_run_ms returned shape {prices.shape}, expected ({passes},)"
             )
-        if not (np.isfinite(prices).all() and (prices >= 0.0).all()):
-            raise PluginError(f"timing model {self.name}: price_run_ms returned a price that is not finite ms >= 0")
+        if not (np.isfinite(prices).all() and (prices > 0.0).all()):
+            raise PluginError(f"timing model {self.name}: price_run_ms returned a price that is not finite ms above 0")
         return prices
 
 

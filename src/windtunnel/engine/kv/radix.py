@@ -83,7 +83,12 @@ class RadixCache:
     """
 
     def __init__(
-        self, num_blocks: int, page_size: int, caching: bool = True, eviction_policy: str = "lru", log_events: bool = False
+        self,
+        num_blocks: int,
+        page_size: int,
+        caching: bool = True,
+        eviction_policy: str = "lru",
+        log_events: bool = False,
     ) -> None:
         self.num_blocks = num_blocks
         self.page_size = page_size
@@ -166,8 +171,8 @@ class RadixCache:
         self.free_tokens -= tokens
         assert self.free_tokens >= 0
 
-    def store(self, lease: RadixLease, upto: int, keep: bool = True) -> None:
-        """Give the full pages of the lease's first `upto` tokens to the tree; `keep` goes on holding them.
+    def store(self, lease: RadixLease, upto: int, hold: bool = True) -> None:
+        """Give the full pages of the lease's first `upto` tokens to the tree; `hold` goes on holding them.
 
         Pages that the tree has already are the lease's duplicates, and are freed.
         """
@@ -175,30 +180,38 @@ class RadixCache:
         if not upto or not self.caching:
             return
         before = lease.node
-        node = self._insert(lease, upto, keep)
+        node = self._insert(lease, upto, hold)
         if upto > lease.inserted:
             lease.inserted = upto
         if 0 < lease.border < upto:
             self._make_border(node, lease.border)
-        if keep and node is not before:
-            self._lock(node)  # before the old end is let go, so that what both share does not flip
-            if before is not None:
-                self._unlock(before)
+        if hold and node is not before:
+            if node.parent is before and not node.holders:  # the old end is held on, through the new one
+                node.holders = 1
+                size = node.end - node.start
+                self.evictable_tokens -= size
+                self.protected_tokens += size
+            else:
+                self._lock(node)  # before the old end is let go, so that what both share does not flip
+                if before is not None:
+                    self._unlock(before)
             lease.node = node
         lease.held = upto
 
-    def release(self, lease: RadixLease, tokens: int) -> None:
-        """Give up a lease and its pages of `tokens` tokens: those that are not in the tree become free."""
-        self.free_tokens += self.pages(tokens) - lease.held
+    def release(self, lease: RadixLease, tokens: int, keep: bool) -> None:
+        """Give up a lease and its pages of `tokens` tokens; `keep` leaves the full ones in the tree, the rest is free."""
+        if keep:
+            self.store(lease, tokens, hold=False)
+        self.free_tokens += -(-tokens // self.page_size) * self.page_size - lease.held
         if lease.node is not None:
             self._unlock(lease.node)
             lease.node = None
         lease.held = 0
 
-    def _insert(self, lease: RadixLease, upto: int, keep: bool) -> RadixNode:
+    def _insert(self, lease: RadixLease, upto: int, hold: bool) -> RadixNode:
         """Put a lease's first `upto` tokens into the tree, below what it holds of it; the node where they end.
 
-        With `keep` the caller will hold that node, so it is no candidate for eviction.
+        With `hold` the caller will hold that node, so it is no candidate for eviction.
         """
         page = self.page_size
         content = lease.content
@@ -225,7 +238,7 @@ class RadixCache:
                 self.evictable_tokens += upto - at
                 if self.log_events:
                     self.events.append(CacheEvent(True, content, at // page, upto // page))
-                if not keep:
+                if not hold:
                     self._offer(leaf)
                 return leaf
             end = child.end if child.end < upto else upto
@@ -249,7 +262,7 @@ class RadixCache:
             self._split(node, at)
 
     def _split(self, node: RadixNode, at: int) -> RadixNode:
-        """Cut the pages before `at` off a node; returns them as its new parent. Holders and children stay with `node`."""
+        """Cut the pages before `at` off a node; returns them as its new parent. Holders and children stay below."""
         parent = node.parent
         assert parent is not None
         upper = RadixNode(parent, node.key, node.content, node.start, at)
@@ -330,18 +343,18 @@ class RadixCache:
             node.parent = None
             if node.last > parent.last:
                 parent.last = node.last
-            if parent is not self.root:
+            if len(parent.content.ends) > SPARE_RUNS:
                 _cut_down(parent)
-                if not parent.children and not parent.holders:
-                    self._offer(parent)
+            if not parent.children and not parent.holders:  # the root has one
+                self._offer(parent)
 
     def _rank(self, node: RadixNode) -> Rank:
         """Its place in the order of eviction, lowest first."""
-        if self._by_last:
-            return node.last
         if self._newest_first:
             return -node.last
-        return (node.hits, node.last) if self._counts_hits else node.born
+        if self._counts_hits:
+            return (node.hits, node.last)
+        return node.last if self._by_last else node.born
 
     def _offer(self, node: RadixNode) -> None:
         """A node has no children and no holders: it may be evicted."""
@@ -353,7 +366,7 @@ class RadixCache:
                 heapify(self._victims)
         node.queued = True
         self._offers += 1
-        heappush(self._victims, (self._rank(node), self._offers, node))
+        heappush(self._victims, (node.last if self._by_last else self._rank(node), self._offers, node))
 
 
 def _cut_down(node: RadixNode) -> None:
