@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from unittest import mock
 
 import numpy as np
@@ -53,17 +53,17 @@ class JaggedTiming:
 
     Args:
         seed: another seed, other prices.
-        zeros: of every 8 prices, how many are zero; then the others are 1 or 2 ms, so that times often coincide.
+        whole: all prices are 1 or 2 ms, so that times often coincide.
         physical: price the distinct context instead of the logical one.
     """
 
-    def __init__(self, seed: int = 0, zeros: int = 0, physical: bool = False) -> None:
+    def __init__(self, seed: int = 0, whole: bool = False, physical: bool = False) -> None:
         self.seed = seed
-        self.zeros = zeros
+        self.whole = whole
         self.needs_physical_context = physical
 
     def __repr__(self) -> str:
-        return f"JaggedTiming(seed={self.seed}, zeros={self.zeros}, physical={self.needs_physical_context})"
+        return f"JaggedTiming(seed={self.seed}, whole={self.whole}, physical={self.needs_physical_context})"
 
     def price_pass_ms(self, shape: PassShape) -> float:
         context = shape.physical_context_tokens if self.needs_physical_context else shape.decode_context_tokens
@@ -78,9 +78,7 @@ class JaggedTiming:
 
     def _prices(self, context: NDArray[np.int64], num_decodes: int) -> FloatArray:
         mixed = (context * 7919 + num_decodes * 104729 + self.seed * 31) % 1013
-        if not self.zeros:
-            return 1.0 + (mixed % 57) / 7.0
-        return np.where(mixed % 8 < self.zeros, 0.0, 1.0 + mixed % 2)
+        return 1.0 + (mixed % 2 if self.whole else mixed % 57 / 7.0).astype(np.float64)
 
 
 class FlatTiming:
@@ -125,7 +123,7 @@ class Scenario:
     """A deployment and a load; without `timing` it is the built-in polynomial."""
 
     sends: tuple[Send, ...]
-    engine: dict[str, object]
+    engine: Mapping[str, object]
     workers: int = 1
     router: str = "round-robin"
     tie_break: str = "lowest"
@@ -220,14 +218,16 @@ def run(
                 should_stop=hangs,
             )
         except SimulationError as error:
-            assert isinstance(error.partial, Result)
-            result, message = error.partial, str(error)
+            result, message = cast(Result, error.partial), str(error)
     return Outcome(result.record, result.workload, message, schedulers, observers)
 
 
 def columns_of(record: Record) -> dict[str, object]:
     """Everything a record says, comparable bit for bit; how the passes were computed aside."""
-    found: dict[str, object] = {f"requests.{name}": _exact(value) for name, value in vars(record.requests).items()}
+    columns = record.requests
+    names = [name for name in dir(columns) if not name.startswith("_")]
+    found: dict[str, object] = {f"requests.{name}": _exact(getattr(columns, name)) for name in names}
+    assert "requests.break_after" in found
     for worker, passes in enumerate(record.passes):
         for name in ("end_ms", "idle_pass", "idle_until_ms"):
             found[f"passes[{worker}].{name}"] = _exact(getattr(passes, name))
@@ -282,13 +282,13 @@ def _prompt(dice: Dice, earlier: list[Send], after: int | None, longest: int) ->
 
 
 def _timing(dice: Dice) -> TimingModel | None:
-    kind = dice.pick("flat", "polynomial", "jagged", "physical", "zeros")
+    kind = dice.pick("flat", "polynomial", "jagged", "physical", "whole")
     seed = dice.number(0, 999)
     if kind == "polynomial":
         return None
     if kind == "flat":
         return FlatTiming(dice.pick(1.0, 0.5, 0.1))
-    return JaggedTiming(seed, dice.number(1, 8) if kind == "zeros" else 0, kind == "physical")
+    return JaggedTiming(seed, kind == "whole", kind == "physical")
 
 
 @st.composite
@@ -310,9 +310,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         own = Dice(entropy)
         place = own.number(0, len(tails)) - 1 if own.pick(False, True) else -1
         after = tails[place] if place >= 0 else None
-        sends.append(
-            Send(_prompt(own, sends, after, longest), own.number(0, longest_output), after, own.pick(*spread))
-        )
+        sends.append(Send(_prompt(own, sends, after, longest), own.number(0, longest_output), after, own.pick(*spread)))
         if after is None:
             tails.append(number)
         else:
@@ -321,7 +319,10 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     needed_blocks = max(-(-(sequence - 1) // block_size), 1)
     longest_prompt = max(send.prompt_tokens for send in sends)
     chunked = dice.pick(True, True, False)
-    budget = dice.pick(*((4, 6, 20, 64) if crowd else (1, 2, 3, 5, 8, 20, 64, 200))) if chunked else longest_prompt + dice.pick(0, 0, 1, 5, 50, -1)
+    if chunked:
+        budget = dice.pick(*((4, 6, 20, 64) if crowd else (1, 2, 3, 5, 8, 20, 64, 200)))
+    else:
+        budget = longest_prompt + dice.pick(0, 0, 1, 5, 50, -1)
     threshold = dice.pick(0, 0, 1, 4, 20)
     engine: dict[str, object] = {
         "block_size": block_size,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from strategies import FlatTiming, Outcome, Scenario, Send, run
 
+from strategies import FlatTiming, Outcome, Scenario, Send, run
 from windtunnel import Config, Result, StalledError, Workload, simulate
 from windtunnel.record.columns import Status
 
@@ -44,7 +44,9 @@ def test_a_request_that_would_complete_in_the_pass_in_flight_is_cancelled_all_th
 
 
 def test_a_request_that_waits_is_never_admitted() -> None:
-    outcome = run(scenario(Send(((1, 0, 4),), 9), Send(((2, 0, 4),), 9), engine={"max_num_seqs": 1}, cancel_after_ms=4.5))
+    outcome = run(
+        scenario(Send(((1, 0, 4),), 9), Send(((2, 0, 4),), 9), engine={"max_num_seqs": 1}, cancel_after_ms=4.5)
+    )
     requests = outcome.record.requests
     assert statuses(outcome) == [Status.CANCELLED, Status.CANCELLED]
     assert requests.terminal_ms[1] == requests.queued_ms[1] == 4.5

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-from strategies import FlatTiming, Scenario, Send, run
 
-from windtunnel import Config, PluginError, Result, RoutedRequest, Workload, WorkerView, simulate
+from strategies import FlatTiming, Scenario, Send, run
+from windtunnel import Config, PluginError, Result, RoutedRequest, WorkerView, Workload, simulate
 from windtunnel.record.columns import Status
 from windtunnel.timing.base import FloatArray, PassShape
 
@@ -195,9 +195,10 @@ def raise_value_error() -> float:
     ("wrong", "message"),
     [
         (raise_value_error, "price_pass_ms raised ValueError('no such batch')"),
-        (lambda: float("nan"), "price_pass_ms returned nan, expected finite ms >= 0"),
-        (lambda: float("inf"), "price_pass_ms returned inf, expected finite ms >= 0"),
-        (lambda: -0.5, "price_pass_ms returned -0.5, expected finite ms >= 0"),
+        (lambda: float("nan"), "price_pass_ms returned nan, expected finite ms above 0"),
+        (lambda: float("inf"), "price_pass_ms returned inf, expected finite ms above 0"),
+        (lambda: -0.5, "price_pass_ms returned -0.5, expected finite ms above 0"),
+        (lambda: 0.0, "price_pass_ms returned 0.0, expected finite ms above 0"),
         (lambda: None, "price_pass_ms raised TypeError"),
     ],
 )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from strategies import FlatTiming, JaggedTiming, Outcome, Scenario, Send, run
 
+from strategies import FlatTiming, JaggedTiming, Outcome, Scenario, Send, run
 from windtunnel import Config, Workload, simulate
 from windtunnel.record.columns import Status
 
@@ -30,10 +30,8 @@ def test_a_pass_that_ends_when_its_client_gives_up_is_still_delivered() -> None:
 
 
 def test_a_client_that_gives_up_has_left_its_place_when_another_arrives() -> None:
-    outcome = run(
-        scenario(Send(((1, 0, 4),), 10), Send(((2, 0, 4),), 2, time_ms=3.0), engine={"max_num_seqs": 1},
-                 cancel_after_ms=3.0)
-    )  # fmt: skip
+    sends = (Send(((1, 0, 4),), 10), Send(((2, 0, 4),), 2, time_ms=3.0))
+    outcome = run(scenario(*sends, engine={"max_num_seqs": 1}, cancel_after_ms=3.0))
     requests = outcome.record.requests
     assert statuses(outcome) == [Status.CANCELLED, Status.COMPLETED]
     assert (requests.output_tokens[0], requests.terminal_ms[0]) == (3, 3.0)
@@ -41,9 +39,7 @@ def test_a_client_that_gives_up_has_left_its_place_when_another_arrives() -> Non
 
 
 def test_a_completed_request_counts_no_more_when_another_is_placed() -> None:
-    outcome = run(
-        scenario(Send(((1, 0, 4),), 3), Send(((2, 0, 4),), 3, time_ms=3.0), workers=2, router="least-loaded")
-    )
+    outcome = run(scenario(Send(((1, 0, 4),), 3), Send(((2, 0, 4),), 3, time_ms=3.0), workers=2, router="least-loaded"))
     assert outcome.record.requests.worker.tolist() == [0, 0]
 
 
@@ -232,9 +228,7 @@ def test_progress_is_told_of_requests_that_have_ended() -> None:
 
 def test_a_stop_is_a_time_cap_that_is_now() -> None:
     answers = iter([False, True])
-    result = simulate(
-        Config(), workload=lonely_requests(400), should_stop=lambda: next(answers), timing=FlatTiming()
-    )
+    result = simulate(Config(), workload=lonely_requests(400), should_stop=lambda: next(answers), timing=FlatTiming())
     states = list(result.record.requests.status)
     assert result.record.interrupted == "interrupt"
     assert result.record.end_ms == 2551.0

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hypothesis import given
+
 from pass_ledger import PassLedger
 from strategies import FlatTiming, Scenario, Send, columns_of, fuzz, run, scenarios
-
 from windtunnel import RoutedRequest, WorkerView
 from windtunnel.engine.vllm import VllmScheduler
 from windtunnel.timing.base import FloatArray, PassShape
@@ -29,7 +29,7 @@ class MostFree:
 
 
 @given(scenarios())
-@fuzz(250)
+@fuzz(150)
 def test_routers_see_the_same_in_runs_and_between_single_passes(scenario: Scenario) -> None:
     fast, slow = MostFree(), MostFree()
     in_runs = run(scenario, router=fast)
@@ -133,7 +133,7 @@ class HeldTokens(PassLedger):
 
 
 @given(scenarios())
-@fuzz(250)
+@fuzz(150)
 def test_the_distinct_context_is_that_of_the_blocks_held(scenario: Scenario) -> None:
     timing = Physical()
     alone = Scenario(

@@ -15,14 +15,22 @@ from windtunnel.timing.base import CheckedTiming, PassShape, ScaledTiming
 class Returns:
     """Hands out what it is told to, whatever is asked."""
 
+    needs_physical_context = False
+
     def __init__(self, answer: Callable[[], Any]) -> None:
         self.answer = answer
 
-    def price_pass_ms(self, shape: PassShape) -> float:
+    def price_pass_ms(self, shape: PassShape) -> Any:
         return self.answer()
 
     def price_run_ms(self, *_: int) -> Any:
         return self.answer()
+
+
+class Asks(Returns):
+    def __init__(self, wanted: bool) -> None:
+        super().__init__(lambda: 1.0)
+        self.needs_physical_context = wanted
 
 
 def fail() -> None:
@@ -42,7 +50,7 @@ def test_a_shape_counts_prompts_and_samples() -> None:
     assert (shape.num_decodes, shape.decode_context_tokens) == (3, 400)
     assert (shape.num_sampled, shape.sampled_context_tokens) == (5, 400 + 200 + 220)
     assert (shape.chunk_starts, shape.chunk_tokens) == ([0, 150, 180, 200], [50, 50, 40, 10])
-    assert (shape.num_prompts, shape.prompt_tokens) == (3, 50 + 50 + 20)
+    assert shape.num_prompts == 3
     assert (shape.prompt_reached_tokens, shape.prompt_started_tokens) == (50 + 200 + 200, 0 + 150 + 180)
     assert shape.physical_context_tokens == -1
 
@@ -50,30 +58,42 @@ def test_a_shape_counts_prompts_and_samples() -> None:
 # --- checks
 
 
-@pytest.mark.parametrize("price", [0.0, 1, 2.5, np.float32(0.5), np.float64(3.0), "4.5"])
+@pytest.mark.parametrize("price", [1e-9, 1, 2.5, np.float32(0.5), np.float64(3.0), "4.5"])
 def test_a_usable_price_of_a_pass_becomes_a_float(price: object) -> None:
-    checked = CheckedTiming(Returns(lambda: price), "mine").price_pass_ms(PassShape())
+    checked = CheckedTiming(Returns(lambda: price), "mine").price_pass_ms(PassShape(1, 9))
     assert type(checked) is float
     assert checked == float(price)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("price", [-1e-9, float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("price", [0.0, -1e-9, float("nan"), float("inf"), float("-inf")])
 def test_an_unusable_price_of_a_pass_is_an_error(price: float) -> None:
     with pytest.raises(PluginError) as caught:
-        CheckedTiming(Returns(lambda: price), "mine").price_pass_ms(PassShape())
-    assert str(caught.value) == f"timing model mine: price_pass_ms returned {price}, expected finite ms >= 0"
+        CheckedTiming(Returns(lambda: price), "mine").price_pass_ms(PassShape(1, 9))
+    assert str(caught.value) == f"timing model mine: price_pass_ms returned {price}, expected finite ms above 0"
 
 
-@pytest.mark.parametrize("prices", [[1.0, 0.0, 2.0], (1, 0, 2), np.array([1, 0, 2], dtype=np.float32)])
+def test_only_a_pass_that_computes_nothing_may_be_free() -> None:
+    checked = CheckedTiming(Returns(lambda: 0.0), "mine")
+    chunk = PassShape()
+    chunk.add_chunk(0, 5, 10, sampled=False)
+    assert checked.price_pass_ms(PassShape()) == 0.0
+    for shape in (chunk, PassShape(1, 9)):
+        with pytest.raises(PluginError, match=r"returned 0\.0, expected finite ms above 0"):
+            checked.price_pass_ms(shape)
+
+
+@pytest.mark.parametrize("prices", [[1.0, 0.5, 2.0], (1, "0.5", 2), np.array([1, 0.5, 2], dtype=np.float32)])
 def test_usable_prices_of_a_run_become_an_array(prices: object) -> None:
     checked = CheckedTiming(Returns(lambda: prices), "mine").price_run_ms(1, 1, -1, 3)
     assert checked.dtype == np.float64
-    assert checked.tolist() == [1.0, 0.0, 2.0]
+    assert checked.tolist() == [1.0, 0.5, 2.0]
 
 
-@pytest.mark.parametrize("prices", [[1.0, -1.0], [1.0, float("nan")], [float("inf"), 1.0]])
+@pytest.mark.parametrize("prices", [[1.0, 0.0], [1.0, -1.0], [1.0, float("nan")], [float("inf"), 1.0]])
 def test_one_unusable_price_of_a_run_is_an_error(prices: list[float]) -> None:
-    with pytest.raises(PluginError, match="timing model mine: price_run_ms returned a price that is not finite ms >= 0"):
+    with pytest.raises(
+        PluginError, match="timing model mine: price_run_ms returned a price that is not finite ms above 0"
+    ):
         CheckedTiming(Returns(lambda: prices), "mine").price_run_ms(1, 1, -1, 2)
 
 
@@ -88,9 +108,13 @@ def test_a_wrong_number_of_prices_is_an_error(prices: object, shape: str) -> Non
 
 def test_an_exception_of_a_model_is_the_cause_of_the_error() -> None:
     checked = CheckedTiming(Returns(fail), "mine")
-    with pytest.raises(PluginError, match=r"timing model mine: price_pass_ms raised RuntimeError\('out of data'\)") as one:
+    with pytest.raises(
+        PluginError, match=r"timing model mine: price_pass_ms raised RuntimeError\('out of data'\)"
+    ) as one:
         checked.price_pass_ms(PassShape())
-    with pytest.raises(PluginError, match=r"timing model mine: price_run_ms raised RuntimeError\('out of data'\)") as many:
+    with pytest.raises(
+        PluginError, match=r"timing model mine: price_run_ms raised RuntimeError\('out of data'\)"
+    ) as many:
         checked.price_run_ms(1, 1, -1, 2)
     assert isinstance(one.value.__cause__, RuntimeError)
     assert isinstance(many.value.__cause__, RuntimeError)
@@ -111,11 +135,16 @@ def test_a_speedup_divides_every_price() -> None:
     assert ScaledTiming(CheckedTiming(Returns(lambda: 6.0), "mine"), 4.0).price_pass_ms(PassShape()) == 1.5
 
 
-@pytest.mark.parametrize("wanted", [True, False, None])
-def test_what_a_model_asks_for_is_passed_on(wanted: bool | None) -> None:
-    model = Returns(lambda: 1.0)
-    if wanted is not None:
-        model.needs_physical_context = wanted  # type: ignore[attr-defined]
-    checked = CheckedTiming(model, "mine")  # type: ignore[arg-type]
-    assert checked.needs_physical_context is bool(wanted)
-    assert ScaledTiming(checked, 2.0).needs_physical_context is bool(wanted)
+@pytest.mark.parametrize("wanted", [True, False])
+def test_what_a_model_asks_for_is_passed_on(wanted: bool) -> None:
+    checked = CheckedTiming(Asks(wanted), "mine")
+    assert checked.needs_physical_context is wanted
+    assert ScaledTiming(checked, 2.0).needs_physical_context is wanted
+
+
+def test_a_model_that_says_nothing_asks_for_nothing() -> None:
+    class Silent:
+        def price_pass_ms(self, shape: PassShape) -> float:
+            return 1.0
+
+    assert CheckedTiming(Silent(), "mine").needs_physical_context is False  # type: ignore[arg-type]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import FlatTiming, JaggedTiming, Scenario, Send, fuzz, run
 
+from strategies import FlatTiming, JaggedTiming, Scenario, Send, fuzz, run
 from windtunnel import Config, TimingModel
 from windtunnel.assembly import build_timing
 from windtunnel.timing.base import CheckedTiming, PassShape, ScaledTiming
@@ -144,9 +144,18 @@ def test_two_prompts_that_do_not_fit_one_pass_whole() -> None:
 
 
 def models() -> list[TimingModel]:
-    polynomials = [PolynomialTiming(1000), PolynomialTiming(64000, 3.7, 1.3), PolynomialTiming(10**24, 0.01)]
-    own = [JaggedTiming(5), JaggedTiming(6, physical=True), JaggedTiming(7, zeros=3), FlatTiming(0.3)]
-    wrapped = [ScaledTiming(CheckedTiming(model, "mine"), 3.7) for model in own]
+    polynomials: list[TimingModel] = [
+        PolynomialTiming(1000),
+        PolynomialTiming(64000, 3.7, 1.3),
+        PolynomialTiming(10**24, 0.01),
+    ]
+    own: list[TimingModel] = [
+        JaggedTiming(5),
+        JaggedTiming(6, physical=True),
+        JaggedTiming(7, whole=True),
+        FlatTiming(0.3),
+    ]
+    wrapped: list[TimingModel] = [ScaledTiming(CheckedTiming(model, "mine"), 3.7) for model in own]
     return [*polynomials, *own, *wrapped, CheckedTiming(PolynomialTiming(777), "theirs")]
 
 

@@ -74,7 +74,7 @@ class Simulation:
         self._ends: list[tuple[float, int]] = []  # (end, worker) of what is in flight; stale entries are skipped
         self._boundary: list[Worker] = []  # workers that are between two passes and have to decide what is next
         self._live: dict[int, EngineRequest] = {}
-        self._timeouts: list[tuple[float, int]] = []  # (time, request); entries of ended requests are skipped
+        self._timeouts: list[tuple[float, int, int]] = []  # (time, request, worker); skipped once it has ended
 
     def run(self) -> None:
         """Simulate to the end of the workload, the time cap, or a stop.
@@ -123,14 +123,8 @@ class Simulation:
             clock.now_ms = now_ms
             while next_end_ms == now_ms:
                 worker = workers[heappop(ends)[1]]
-                if worker.engine.end_ms == now_ms:
-                    worker.at_boundary = True
-                    boundary.append(worker)
-                    finished = worker.engine.end()
-                    if finished:
-                        for request in finished:
-                            self._finish(worker, request, now_ms)
-                        ready_ms = driver.next_ready_ms()
+                if worker.engine.end_ms == now_ms and self._end_passes(worker, now_ms):
+                    ready_ms = driver.next_ready_ms()
                 if not ends or ends[0][0] != now_ms:
                     break
             if timeouts:
@@ -156,34 +150,45 @@ class Simulation:
             heappop(timeouts)
         return timeouts[0][0] if timeouts else INFINITE
 
+    def _end_passes(self, worker: Worker, now_ms: float) -> bool:
+        """What the worker had in flight ends now; returns whether any request left it."""
+        self._to_boundary(worker)
+        finished = worker.engine.end()
+        for request in finished:
+            self._finish(worker, request, now_ms)
+        return bool(finished)
+
     def _finish(self, worker: Worker, request: EngineRequest, now_ms: float) -> None:
         """A request has left its engine: it completed, its client gave up, or the engine did."""
         del self._live[request.number]
         worker.num_requests -= 1
         self._ended += 1
         if request.cancelled_ms <= now_ms:
-            self._recorder.ended(
-                request, Status.CANCELLED, request.cancelled_ms, f"client gave up after {self.cancel_after_ms:g} ms"
-            )
+            reason = f"client gave up after {self.cancel_after_ms:g} ms"
+            self._recorder.ended(request, worker.number, Status.CANCELLED, request.cancelled_ms, reason)
             return
         if request.failure:
-            self._recorder.ended(request, Status.FAILED, request.marker_ms, request.failure)
+            self._recorder.ended(request, worker.number, Status.FAILED, request.marker_ms, request.failure)
         else:
-            self._recorder.ended(request, Status.COMPLETED, now_ms)
+            self._recorder.ended(request, worker.number, Status.COMPLETED, now_ms)
         self.driver.finished(request.number, now_ms)
 
     def _expire(self, now_ms: float) -> None:
         timeouts = self._timeouts
         while timeouts and timeouts[0][0] <= now_ms:
-            request = self._live.get(heappop(timeouts)[1])
+            _, number, worker_number = heappop(timeouts)
+            request = self._live.get(number)
             if request is None:
                 continue
-            worker = self.workers[self.record.requests.worker[request.number]]
-            was_busy = worker.engine.end_ms != INFINITE
-            end_ms = worker.engine.cancel(request, now_ms)
+            worker = self.workers[worker_number]
+            engine = worker.engine
+            if engine.end_ms != INFINITE and engine.cut(now_ms) == now_ms:  # inside a run, a pass has just ended
+                self._end_passes(worker, now_ms)
+            is_busy = engine.end_ms != INFINITE
+            end_ms = engine.cancel(request, now_ms)
             # for its client, and so for its session, the request ends now
             self.driver.finished(request.number, now_ms, cancelled=True)
-            if was_busy:
+            if is_busy:
                 heappush(self._ends, (end_ms, worker.number))
             else:
                 self._finish(worker, request, now_ms)
@@ -199,19 +204,19 @@ class Simulation:
             number, workload.session[number], workload.turn[number], prompt_tokens, output_tokens, content
         )
         worker = self._place(routed, now_ms)
-        self._recorder.arrived(number, self.driver.arrival_ms[number], worker.number)
+        arrival_ms = self.driver.arrival_ms[number]
         reason = worker.engine.scheduler.refusal_at_submission(prompt_tokens, output_tokens)
         if reason:
-            self._recorder.rejected(number, now_ms, reason)
+            self._recorder.rejected(number, worker.number, arrival_ms, now_ms, reason)
             self._ended += 1
             self.driver.finished(number, now_ms)
             return
         request_type = worker.engine.scheduler.request_type
-        request = request_type(number, content, prompt_tokens, engine_output, self.driver.arrival_ms[number])
+        request = request_type(number, content, prompt_tokens, engine_output, arrival_ms)
         self._live[number] = request
         worker.num_requests += 1
         if self.cancel_after_ms != INFINITE:
-            heappush(self._timeouts, (now_ms + self.cancel_after_ms, number))
+            heappush(self._timeouts, (now_ms + self.cancel_after_ms, number, worker.number))
         engine = worker.engine
         before_ms = engine.end_ms
         end_ms = engine.submit(request, now_ms)
@@ -251,7 +256,7 @@ class Simulation:
                 if request.cancelled_ms <= now_ms:
                     self._finish(worker, request, now_ms)
                 else:
-                    self._recorder.ended(request, Status.UNFINISHED, float("nan"))
+                    self._recorder.ended(request, worker.number, Status.UNFINISHED, float("nan"))
 
     def close(self) -> None:
         """Write what the record says of the whole: integrals over time run to the last event that happened."""

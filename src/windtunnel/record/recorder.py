@@ -11,6 +11,7 @@ class EndedRequest(Protocol):
     """What an engine knows of a request that has ended; see `RequestColumns` for the meaning."""
 
     number: int
+    arrival_ms: float
     first_admit_ms: float
     hit_tokens: int
     reused_tokens: int
@@ -31,32 +32,31 @@ class Recorder:
     def __init__(self, record: Record) -> None:
         self.record = record
 
-    def arrived(self, number: int, arrival_ms: float, worker: int) -> None:
-        """A request was sent and placed on a worker."""
-        columns = self.record.requests
-        columns.status[number] = Status.UNFINISHED
-        columns.arrival_ms[number] = arrival_ms
-        columns.worker[number] = worker
-
-    def rejected(self, number: int, now_ms: float, reason: str) -> None:
-        """A request was refused when it was submitted."""
+    def rejected(self, number: int, worker: int, arrival_ms: float, now_ms: float, reason: str) -> None:
+        """A request was refused by a worker when it was submitted."""
         columns = self.record.requests
         columns.status[number] = Status.REJECTED
+        columns.worker[number] = worker
+        columns.arrival_ms[number] = arrival_ms
         columns.terminal_ms[number] = now_ms
         columns.reasons[number] = reason
 
-    def ended(self, request: EndedRequest, status: Status, terminal_ms: float, reason: str = "") -> None:
-        """A request left its engine, or the simulation stopped with it there."""
+    def ended(
+        self, request: EndedRequest, worker: int, status: Status, terminal_ms: float, reason: str = ""
+    ) -> None:
+        """A request left the engine of a worker, or the simulation stopped with it there."""
         record = self.record
         columns = record.requests
         number = request.number
         columns.status[number] = status
+        columns.worker[number] = worker
+        columns.arrival_ms[number] = request.arrival_ms
         columns.first_admit_ms[number] = request.first_admit_ms
         columns.terminal_ms[number] = terminal_ms
         first = request.first_pass
         last = request.last_pass
         if first >= 0:
-            ends = record.passes[columns.worker[number]].end_ms
+            ends = record.passes[worker].end_ms
             columns.first_pass[number] = first
             columns.last_pass[number] = last
             columns.first_token_ms[number] = ends[first]

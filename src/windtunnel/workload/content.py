@@ -58,7 +58,8 @@ class Content:
         self.ends = ends
         self.length = at
         self.sources = NO_SOURCES
-        self.find_sources()
+        if origins:
+            self.find_sources()
         if output is not None and output[2] > 0:
             origins.append(output[0])
             deltas.append(output[1] - at)
@@ -68,7 +69,7 @@ class Content:
 
     def find_sources(self) -> None:
         """Set `sources` from the runs; for whoever has just built it."""
-        if self.origins and min(self.origins) < 0:
+        if min(self.origins) < 0:
             self.sources = list(dict.fromkeys(origin for origin in self.origins if origin < 0))
 
     def append_output(self, request_index: int, output_tokens: int) -> None:
