@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from strategies import Outcome
-
 from windtunnel.engine.request import EngineRequest
 from windtunnel.record.columns import PassColumns
 

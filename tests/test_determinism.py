@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 from strategies import Scenario, Send, columns_of, run
-
 from windtunnel.record.columns import Status
 from windtunnel.workload.content import output_origin
 

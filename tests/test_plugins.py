@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from windtunnel import Config, InputError, PluginError, RoutedRequest, Workload, WorkerView, simulate
+from windtunnel import Config, InputError, PluginError, RoutedRequest, WorkerView, Workload, simulate
 from windtunnel.assembly import build_router, build_timing
 from windtunnel.cluster.router import LeastLoadedRouter, RandomRouter, RoundRobinRouter
 from windtunnel.plugins import load_object
@@ -105,7 +105,10 @@ def test_an_object_is_found_by_module_and_attribute(name: str, found: object) ->
         ("windtunnel.nothing:x", "'windtunnel.nothing:x': there is no module 'windtunnel.nothing' to import"),
         ("no.such.module:x", "'no.such.module:x': there is no module 'no' to import"),
         (f"{HERE}:LastWorkr", f"'{HERE}:LastWorkr': '{HERE}' has no 'LastWorkr'; did you mean 'LastWorker'?"),
-        (f"{HERE}:Space.RouterClas", f"'{HERE}:Space.RouterClas': '{HERE}:Space' has no 'RouterClas'; did you mean 'RouterClass'?"),
+        (
+            f"{HERE}:Space.RouterClas",
+            f"'{HERE}:Space.RouterClas': '{HERE}:Space' has no 'RouterClas'; did you mean 'RouterClass'?",
+        ),
     ],
 )
 def test_a_name_that_leads_nowhere_is_an_error_in_one_line(name: str, message: str) -> None:
@@ -163,8 +166,7 @@ def test_what_cannot_route_is_no_router(attribute: str) -> None:
     with pytest.raises(InputError) as caught:
         build_router(router_config(f"{HERE}:{attribute}"))
     assert str(caught.value) == (
-        f"cluster.router.kind: '{HERE}:{attribute}' is no router: "
-        "it has no method route(request, workers, now_ms)"
+        f"cluster.router.kind: '{HERE}:{attribute}' is no router: it has no method route(request, workers, now_ms)"
     )
 
 

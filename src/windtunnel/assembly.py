@@ -167,7 +167,7 @@ def build_timing(config: Config) -> TimingModel:
     found = load_object(wanted.kind, "timing.kind", TIMING_MODELS)
     model = found
     if callable(found) and (inspect.isclass(found) or not hasattr(found, "price_pass_ms")):
-        takes_capacity = "kv_capacity_tokens" in inspect.signature(found).parameters
+        takes_capacity = "kv_capacity_tokens" in _parameters(found)
         model = _built(found, wanted.kind, {"kv_capacity_tokens": capacity} if takes_capacity else {})
     for method in ("price_pass_ms", "price_run_ms"):
         if not callable(getattr(model, method, None)):
@@ -179,8 +179,15 @@ def _built(factory: Callable[..., object], name: str, arguments: dict[str, int])
     """What a user's class or function makes."""
     try:
         return factory(**arguments)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise PluginError(f"{name}: making it raised {error!r}") from error
+
+
+def _parameters(factory: Callable[..., object]) -> list[str]:
+    try:
+        return list(inspect.signature(factory).parameters)
+    except ValueError:  # some builtins do not tell
+        return []
 
 
 def _checked(model: TimingModel, name: str, config: Config) -> TimingModel:

@@ -28,12 +28,15 @@ def load_object(name: str, field: str, builtin: Sequence[str]) -> object:
         if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
             raise InputError(f"{name!r}: there is no module {error.name!r} to import", field=field) from None
         raise InputError(f"{name!r}: importing {module_name!r} failed: {error}", field=field) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(f"{name!r}: importing {module_name!r} failed: {error!r}", field=field) from error
     found: object = module
+    place = module_name
     for part in attribute.split("."):
         if not hasattr(found, part):
-            public = [entry for entry in vars(module) if not entry.startswith("_")]
-            raise InputError(f"{name!r}: {module_name!r} has no {part!r}; {closest(part, public)}", field=field)
+            own = [entry for entry in vars(found) if not entry.startswith("_")] if hasattr(found, "__dict__") else []
+            hint = f"; {closest(part, own)}" if own else ""
+            raise InputError(f"{name!r}: {place!r} has no {part!r}{hint}", field=field)
         found = getattr(found, part)
+        place += (":" if place == module_name else ".") + part
     return found

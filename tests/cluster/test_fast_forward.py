@@ -100,7 +100,10 @@ def prefix(content: Content, tokens: int) -> list[Run]:
 @fuzz(120)
 def test_runs_publish_the_cache_events_of_single_passes(scenario: Scenario) -> None:
     fast, slow = (run(scenario, fast_forward=mode, publish_events=True) for mode in (True, False))
-    assert blocks_of(fast) == blocks_of(slow)
+    for in_runs, singly in zip(blocks_of(fast), blocks_of(slow), strict=True):
+        if slow.record.interrupted:
+            singly = singly[: len(in_runs)]  # a single pass that was cut off has begun to store, one in a run has not
+        assert in_runs == singly
 
 
 def test_a_run_is_longer_than_what_is_planned_at_once() -> None:

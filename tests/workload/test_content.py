@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import fuzz
 
+from strategies import fuzz
 from windtunnel import Workload
 from windtunnel.workload.content import Content, Run, agree_until, output_origin
 
@@ -48,8 +50,7 @@ def test_runs_that_continue_each_other_are_one(pieces: list[Run], output: Run | 
     content = Content(pieces, output)
     split = Content([(origin, start + at, 1) for origin, start, length in pieces for at in range(length)], output)
     assert (split.origins, split.deltas, split.ends) == (content.origins, content.deltas, content.ends)
-    joints = zip(content.runs(), content.runs()[1:])
-    assert all((before[0], before[1] + before[2]) != after[:2] for before, after in joints)
+    assert all((before[0], before[1] + before[2]) != after[:2] for before, after in pairwise(content.runs()))
     assert all(length > 0 for _, _, length in content.runs())
 
 

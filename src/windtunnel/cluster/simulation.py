@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
+from operator import index
 
 from windtunnel.cluster.router.base import RoutedRequest, Router
 from windtunnel.cluster.worker import Clock, Worker
@@ -227,14 +228,19 @@ class Simulation:
 
     def _place(self, request: RoutedRequest, now_ms: float) -> Worker:
         try:
-            number = self.router.route(request, self.workers, now_ms)
-        except Exception as error:
+            answer = self.router.route(request, self.workers, now_ms)
+        except (Exception, SystemExit) as error:
             raise PluginError(
                 f"router {self.router_name} raised {error!r} for request {self.workload.request_id(request.number)}"
             ) from error
-        if not isinstance(number, int) or not 0 <= number < len(self.workers):
+        try:
+            number = index(answer)  # an int, or an integer of numpy
+        except TypeError:
+            number = -1
+        if not 0 <= number < len(self.workers):
             raise PluginError(
-                f"router {self.router_name} returned {number!r} for request {self.workload.request_id(request.number)}: "
+                f"router {self.router_name} returned {answer!r} for request "
+                f"{self.workload.request_id(request.number)}: "
                 f"expected a worker number from 0 to {len(self.workers) - 1}"
             )
         return self.workers[number]
