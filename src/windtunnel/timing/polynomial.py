@@ -13,7 +13,7 @@ import numpy as np
 from windtunnel.timing.base import FloatArray, PassShape
 
 
-SCALAR_PASSES = 12  # fewer are cheaper one by one than as arrays
+TABLE_TOKENS = 1 << 17  # contexts up to here are looked up: a run of few requests is then one slice
 
 
 class PolynomialTiming:
@@ -28,16 +28,26 @@ class PolynomialTiming:
     Args:
         kv_capacity_tokens: K.
         speedup: divides both parts. decode_speedup: divides the decode part further.
+        first_tokens_decode: whether a prompt that ends in a pass is one of its decodes. So the original prices
+            vLLM's mixed passes; where prompts have passes of their own, their first token comes with the prefill.
     """
 
     needs_physical_context = False
 
-    def __init__(self, kv_capacity_tokens: int, speedup: float = 1.0, decode_speedup: float = 1.0) -> None:
+    def __init__(
+        self,
+        kv_capacity_tokens: int,
+        speedup: float = 1.0,
+        decode_speedup: float = 1.0,
+        first_tokens_decode: bool = True,
+    ) -> None:
         self.kv_capacity_tokens = kv_capacity_tokens
+        self.first_tokens_decode = first_tokens_decode
         self.speedup = speedup
         self.decode_divisor = speedup * decode_speedup
         self._square = -25.74 / kv_capacity_tokens / kv_capacity_tokens  # of the decode part, per context token
         self._linear = 54.01 / kv_capacity_tokens
+        self._decode_ms: FloatArray = np.empty(0)  # the decode part by context, as far as it was asked for
 
     def price_pass_ms(self, shape: PassShape) -> float:
         ms = 0.0
@@ -46,8 +56,12 @@ class PolynomialTiming:
             tokens = float(n * (shape.prompt_reached_tokens // n - shape.prompt_started_tokens // n))
             if tokens > 0.0:
                 ms = (4.209989e-7 * tokens * tokens + 1.518344e-2 * tokens + 16.50142) / self.speedup
-        if shape.num_sampled:
-            context = shape.sampled_context_tokens
+        rows = shape.num_sampled
+        context = shape.sampled_context_tokens
+        if not self.first_tokens_decode:
+            rows = shape.num_decodes
+            context = shape.decode_context_tokens
+        if rows:
             if context > self.kv_capacity_tokens:
                 context = self.kv_capacity_tokens
             ms += ((self._square * context + self._linear) * context + 5.74) / self.decode_divisor
@@ -56,20 +70,20 @@ class PolynomialTiming:
     def price_run_ms(
         self, num_decodes: int, context_tokens: int, physical_context_tokens: int, passes: int
     ) -> FloatArray:
-        last = context_tokens + (passes - 1) * num_decodes
-        if passes <= SCALAR_PASSES and last <= self.kv_capacity_tokens:
-            square = self._square
-            linear = self._linear
-            divisor = self.decode_divisor
-            contexts = range(context_tokens, last + 1, num_decodes)
-            return np.array([((square * context + linear) * context + 5.74) / divisor for context in contexts])
-        context = np.arange(context_tokens, last + 1, num_decodes, dtype=np.float64)  # integers below 2**53: exact
-        if last > self.kv_capacity_tokens:
-            np.minimum(context, self.kv_capacity_tokens, out=context)
-        part = context * self._square  # the operations of price_pass_ms, in its order
+        end = context_tokens + (passes - 1) * num_decodes + 1
+        if end > TABLE_TOKENS:
+            return self._price_decodes_ms(np.arange(context_tokens, end, num_decodes, dtype=np.float64))
+        if end > len(self._decode_ms):
+            size = min(max(2 * end, 4096), TABLE_TOKENS)
+            self._decode_ms = self._price_decodes_ms(np.arange(size, dtype=np.float64))
+        return self._decode_ms[context_tokens:end:num_decodes].copy()
+
+    def _price_decodes_ms(self, context: FloatArray) -> FloatArray:
+        """The decode part for each of these sums of contexts, with the operations of price_pass_ms in its order."""
+        np.minimum(context, self.kv_capacity_tokens, out=context)  # integers below 2**53 all: exact
+        part = context * self._square
         part += self._linear
         part *= context
         part += 5.74
-        if self.decode_divisor != 1.0:
-            part /= self.decode_divisor
+        part /= self.decode_divisor
         return part
