@@ -28,21 +28,23 @@ PEER_VERSION = "1.4.2"
 PEER_DIR = Path(__file__).resolve().parent / ".peer"
 TRACE = "traces/mooncake_conversation_trace.jsonl"
 TRACE_BLOCK_TOKENS = 512
-POOL_TOKENS = 1_048_576  # KV cache of a worker in every case, whatever the block size
+POOL_TOKENS = 1_048_576  # KV cache of a worker, whatever the block size
+SMALL_POOL_TOKENS = 65_536  # one that is full, and evicts, after a few hundred short requests
 
 
 @dataclass
 class Deployment:
-    """What both programs are told to simulate; the KV cache holds `POOL_TOKENS` tokens."""
+    """What both programs are told to simulate."""
 
     workers: int = 1
     block_size: int = 64
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 8192
+    pool_tokens: int = POOL_TOKENS
 
     @property
     def num_gpu_blocks(self) -> int:
-        return POOL_TOKENS // self.block_size
+        return self.pool_tokens // self.block_size
 
 
 @dataclass
@@ -303,9 +305,9 @@ def block_size(bench: Bench) -> list[Row]:
 
 
 def short_requests(bench: Bench, requests: int) -> Sample:
-    """Short requests at a fixed load that one worker can bear."""
+    """Short requests at a fixed load that one worker can bear, most of which evict others from its cache."""
     load = ["--isl", "64", "--osl", "8", "--requests", str(requests), "--rate", "50"]
-    return windtunnel(bench.scratch, load, Deployment())
+    return windtunnel(bench.scratch, load, Deployment(pool_tokens=SMALL_POOL_TOKENS))
 
 
 def growth(bench: Bench) -> list[Row]:
