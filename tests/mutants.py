@@ -26,7 +26,7 @@ from hypothesis import Phase, settings
 
 TESTS = Path(__file__).resolve().parent
 PACKAGE = TESTS.parent / "src" / "windtunnel"
-FUZZ_FACTOR = 4  # of the quick suite's number of random scenarios
+FUZZ_FACTOR = 6  # of the quick suite's number of random scenarios
 TIMEOUT_S = 240
 MEMORY_BYTES = 4 << 30
 DEEPEST_INDENT = 40

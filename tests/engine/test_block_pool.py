@@ -120,6 +120,14 @@ def test_equal_tokens_after_different_ones_are_another_block() -> None:
     assert hit_blocks(pool, prompt((2, 0, 4), (3, 0, 4))) == 0
 
 
+def test_a_prompt_that_leaves_a_stretch_does_not_hit_what_comes_after_it() -> None:
+    pool = BlockPool(20, 1, True, False)
+    fill(pool, prompt((1, 0, 6), (2, 6, 2)))
+    fill(pool, prompt((1, 0, 6), (3, 0, 2)), hit_blocks=6)  # so that a stretch ends at 6, and (2, 6) comes after it
+    match = pool.match(prompt((1, 0, 4), (2, 4, 4)), 8)
+    assert (match.blocks, match.partial, len(match.path)) == (4, 4, 1)
+
+
 def test_a_branch_splits_what_it_leaves_and_eviction_removes_all_of_it() -> None:
     pool = BlockPool(10, 1, True, False)
     pool.release(fill(pool, prompt((1, 0, 6))))

@@ -370,7 +370,8 @@ class VllmScheduler:
         start = request.computed
         computed = start + tokens
         request.computed = computed
-        need = -(-computed // self.block_size) - table.owned
+        covered = computed if computed < self.max_model_len else self.max_model_len  # vLLM gives no blocks beyond
+        need = -(-covered // self.block_size) - table.owned
         if need > 0:
             self.pool.take(need)
             table.owned += need
