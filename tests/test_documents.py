@@ -24,13 +24,14 @@ def workplace(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     sample = ROOT / "src" / "windtunnel" / "data" / "mooncake_conversation_sample.jsonl"
+    (tmp_path / "requests.txt").write_text("0.5;100;3\n0.7;200;4\n")
     (tmp_path / "trace.jsonl").write_text("".join(sample.read_text().splitlines(keepends=True)[:60]))
     for document in DOCUMENTS:
         for body in blocks(document, "python"):
             if body.startswith("# "):
                 (tmp_path / body.splitlines()[0].removeprefix("# ")).write_text(body)
     yield tmp_path
-    for module in ("my_router", "sticky", "linear"):
+    for module in ("my_router", "sticky", "linear", "semicolons"):
         sys.modules.pop(module, None)
 
 

@@ -10,15 +10,19 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from pydantic import ValidationError
+
 from windtunnel.cluster.router import LeastLoadedRouter, RandomRouter, RoundRobinRouter, Router
 from windtunnel.cluster.simulation import Simulation
 from windtunnel.cluster.worker import Clock, Worker
-from windtunnel.config.schema import ROUTERS, TIMING_MODELS, Config
+from windtunnel.config.schema import ROUTERS, TIMING_MODELS, Config, VllmConfig
 from windtunnel.engine.engine import Engine
+from windtunnel.engine.overlap import OverlapEngine
+from windtunnel.engine.sglang import SglangScheduler
 from windtunnel.engine.vllm import VllmScheduler
 from windtunnel.errors import InputError, PluginError, StalledError
 from windtunnel.plugins import load_object
-from windtunnel.record.columns import Record
+from windtunnel.record.columns import PassColumns, Record
 from windtunnel.timing.base import CheckedTiming, ScaledTiming, TimingModel
 from windtunnel.timing.polynomial import PolynomialTiming
 from windtunnel.workload.driver import Driver
@@ -71,23 +75,24 @@ def simulate(
     if timing is None:
         timing = build_timing(config)
     else:
+        config = _naming(config, "timing", timing)
         timing = _checked(timing, type(timing).__name__, config)
+    router_name = config.cluster.router.kind
     if router is None:
         router = build_router(config)
-        router_name = config.cluster.router.kind
     else:
+        config = _naming(config, "router", router)
         router_name = type(router).__name__
     if workload is None:
         workload = load_workload(config)
     clock = Clock()
     record = Record(workload.num_requests, config.cluster.workers)
     workers = [
-        Worker(number, Engine(VllmScheduler(config.engine, passes), timing, passes), clock)
-        for number, passes in enumerate(record.passes)
+        Worker(number, build_engine(config, timing, passes), clock) for number, passes in enumerate(record.passes)
     ]
     simulation = Simulation(
         workload,
-        Driver(workload, config.workload.concurrency),
+        Driver(workload, config.workload.concurrency, on_failed_dependency=config.workload.on_failed_dependency),
         workers,
         router,
         record,
@@ -119,7 +124,7 @@ def load_workload(config: Config) -> Workload:
     if wanted.synthetic is not None:
         return synthetic_workload(
             wanted.synthetic,
-            block_size=config.engine.block_size,
+            block_size=config.engine.tokens_per_block,
             concurrency=wanted.concurrency,
             seed=config.seed,
             speedup=wanted.speedup,
@@ -132,7 +137,24 @@ def load_workload(config: Config) -> Workload:
         block_size=wanted.trace_block_size,
         limit=wanted.limit,
         speedup=wanted.speedup,
+        on_bad_row=wanted.on_bad_row,
+        on_hash_mismatch=wanted.on_hash_mismatch,
+        on_overlong=wanted.on_overlong,
+        max_model_len=config.engine.max_sequence_tokens,
+        missing_output_tokens=wanted.missing_output_tokens,
+        time_unit=wanted.time_unit,
+        prefix_ratio=wanted.trace_prefix_ratio,
+        prefix_groups=wanted.trace_prefix_groups,
     )
+
+
+def build_engine(config: Config, timing: TimingModel, passes: PassColumns) -> Engine:
+    """The engine that `engine` describes, writing to its own pass columns."""
+    wanted = config.engine
+    if isinstance(wanted, VllmConfig):
+        return Engine(VllmScheduler(wanted, passes), timing, passes)
+    scheduler = SglangScheduler(wanted, passes)
+    return OverlapEngine(scheduler, timing, passes) if wanted.overlap_schedule else Engine(scheduler, timing, passes)
 
 
 def build_router(config: Config) -> Router:
@@ -163,7 +185,8 @@ def build_timing(config: Config) -> TimingModel:
     wanted = config.timing
     capacity = config.engine.kv_capacity_tokens
     if wanted.kind == "polynomial":
-        return PolynomialTiming(capacity, wanted.speedup, wanted.decode_speedup)
+        mixes = isinstance(config.engine, VllmConfig)  # prompts and decodes, in the passes of one engine
+        return PolynomialTiming(capacity, wanted.speedup, wanted.decode_speedup, first_tokens_decode=mixes)
     found = load_object(wanted.kind, "timing.kind", TIMING_MODELS)
     model = found
     if callable(found) and (inspect.isclass(found) or not hasattr(found, "price_pass_ms")):
@@ -188,6 +211,21 @@ def _parameters(factory: Callable[..., object]) -> list[str]:
         return list(inspect.signature(factory).parameters)
     except ValueError:  # some builtins do not tell
         return []
+
+
+def _naming(config: Config, part: str, used: object) -> Config:
+    """The configuration with the name of the object that is used, so that reports say what was simulated.
+
+    Raises:
+        InputError: an option does not go with such an object.
+    """
+    kind = f"{type(used).__module__}:{type(used).__qualname__}"
+    data = config.model_dump()
+    (data["timing"] if part == "timing" else data["cluster"]["router"])["kind"] = kind
+    try:
+        return Config.model_validate(data)
+    except ValidationError as error:
+        raise InputError(str(error.errors()[0]["msg"]), field=part) from None
 
 
 def _checked(model: TimingModel, name: str, config: Config) -> TimingModel:

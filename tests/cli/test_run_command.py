@@ -219,7 +219,7 @@ def test_a_router_that_raises_shows_its_own_traceback_and_leaves_a_partial_repor
     assert lines[-1].endswith("of 20 requests ended; partial report written to r.json, requests written to r.jsonl)")
     assert json.loads(Path("r.json").read_bytes())["summary"]["not_arrived_requests"] == 10
     assert len(Path("r.jsonl").read_text().splitlines()) == 20
-    assert captured.out == ""
+    assert captured.out.startswith("PARTIAL REPORT")
 
 
 def test_a_router_that_names_no_worker_is_one_line(capsys):
@@ -328,3 +328,16 @@ def test_a_reader_that_leaves_is_no_error():
     assert found.stdout == "0\n"
     assert "Error" not in Path("err").read_text()
     assert "Traceback" not in Path("err").read_text()
+
+
+def test_the_table_says_why_requests_were_rejected(capsys):
+    assert main(["run", "--set", "engine.num_gpu_blocks=110", "--limit", "4"]) == 0
+    why = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("Why"))
+    assert "request 0: 6758 prompt and 500 output tokens need 114 KV blocks of 64 tokens" in why
+    assert "must be at least 114" in why
+
+
+def test_an_output_that_fails_does_not_take_the_other_with_it(capsys):
+    assert main([*SMALL, "--quiet", "--report", "/dev/full", "--requests-out", "kept.jsonl"]) == 2
+    assert capsys.readouterr().err == ("windtunnel: error: /dev/full: cannot be written: No space left on device\n")
+    assert len(Path("kept.jsonl").read_text().splitlines()) == 20

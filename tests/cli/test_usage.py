@@ -23,7 +23,7 @@ def _in_an_empty_directory(tmp_path, monkeypatch):
         (["run", "--block-size", "3"], "unknown option '--block-size': did you mean '--trace-block-size'?"),
         (["run", "--zzzzzzzzzz"], "unknown option '--zzzzzzzzzz': 'windtunnel run --help' lists the valid ones"),
         (["rum"], "unknown command 'rum': did you mean 'run'?"),
-        (["trace.jsonl"], "unknown command 'trace.jsonl': expected one of 'run'"),
+        (["trace.jsonl"], "unknown command 'trace.jsonl': expected one of 'inspect', 'run'"),
         (["--verson"], "unknown option '--verson': did you mean '--version'?"),
         (["run", "--rate"], "option '--rate' requires an argument"),
         (["run", "--stepwise=no"], "option '--stepwise' does not take a value"),
@@ -46,7 +46,7 @@ def _in_an_empty_directory(tmp_path, monkeypatch):
             "give either --rate or --interval-ms, not both",
         ),
         (["run", "--slo", "tfft=500ms"], "--slo: unknown limit 'tfft': did you mean 'ttft'?"),
-        (["run", "--engine", "sglang"], "--engine: found 'sglang', expected 'vllm'"),
+        (["run", "--engine", "orca"], "--engine: found 'orca', expected 'vllm' or 'sglang'"),
         (["run", "--format", "moncake"], "--format: unknown trace format 'moncake'; did you mean 'mooncake'?"),
         (["run", "--router", "nowhere:at_all"], "--router: 'nowhere:at_all': there is no module 'nowhere' to import"),
         (
@@ -105,7 +105,7 @@ def test_help_groups_the_options_and_says_nothing_of_shells(capsys):
         assert panel in text
     assert "completion" not in text
     assert "Prompt tokens of each request." in text
-    assert "[512]" in text
+    assert "[error]" in text
 
 
 def test_module_and_command_are_the_same_program():

@@ -49,6 +49,7 @@ def test_every_request_reaches_one_state_that_its_columns_agree_with(scenario: S
         else:
             assert columns.output_tokens[number] <= send.output_tokens
         assert status is not Status.FAILED
+        assert 0 <= columns.hit_tokens[number] <= columns.reused_tokens[number] <= send.prompt_tokens
 
 
 @given(scenarios())

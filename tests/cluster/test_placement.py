@@ -213,3 +213,15 @@ def test_a_timing_model_that_misprices_ends_the_simulation(
     assert list(partial.record.requests.status) == [Status.COMPLETED] * 2 + [Status.UNFINISHED, Status.NOT_ARRIVED]
     assert partial.record.requests.output_tokens.tolist() == [2, 2, wrong_from - 4, 0]
     assert len(partial.record.passes[0].end_ms) == wrong_from
+
+
+def test_a_router_cannot_reorder_the_workers_of_the_cluster() -> None:
+    seen: list[object] = []
+
+    class Looks:
+        def route(self, request: RoutedRequest, workers: Sequence[WorkerView], now_ms: float) -> int:
+            seen.append(workers)
+            return 0
+
+    run(Scenario((Send(((1, 0, 4),), 1),), {}, workers=2), router=Looks())
+    assert isinstance(seen[0], tuple)

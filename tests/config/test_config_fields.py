@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from windtunnel.config.fields import FIELDS, ConfigField, closest_field, found_in_words, parse_value
+from windtunnel.config.fields import FIELDS, FIELDS_WITH, ConfigField, closest_field, found_in_words, parse_value
 from windtunnel.config.file import ConfigFile
-from windtunnel.config.load import load_config, parse_set
+from windtunnel.config.load import Assignment, load_config, parse_set
 from windtunnel.config.schema import Config, Section, WorkloadConfig
 from windtunnel.errors import InputError
 
@@ -21,7 +21,19 @@ BESIDE: dict[str, list[str]] = {
     "workload.synthetic.prefix_groups": ["workload.synthetic.prefix_ratio=0.5"],
     "engine.long_prefill_token_threshold_adaptive": ["engine.long_prefill_token_threshold=1"],
     "cluster.router.tie_break": ["cluster.router.kind=least-loaded"],
+    "engine.behaviour": ["engine.kind=sglang"],
 }
+
+
+MINUS_ONE = {"engine.chunked_prefill_size"}  # fields that it means something to
+
+
+def beside(field: ConfigField) -> list[Assignment]:
+    """What is set together with a field."""
+    texts = BESIDE.get(field.path, [])
+    if field.engine:
+        texts = [*texts, f"engine.kind={field.engine}"]
+    return [parse_set(text) for text in texts]
 
 
 def some_value(field: ConfigField) -> tuple[str, object]:
@@ -56,7 +68,7 @@ def base_file(path: str) -> ConfigFile:
 @pytest.mark.parametrize("field", VALUES, ids=lambda field: field.path)
 def test_a_field_is_set_by_its_path(field):
     text, value = some_value(field)
-    sets = [parse_set(f"{field.path}={text}"), *map(parse_set, BESIDE.get(field.path, []))]
+    sets = [parse_set(f"{field.path}={text}"), *beside(field)]
     config = load_config(base_file(field.path), sets).config
     assert value_at(config, field.path) == value
 
@@ -68,16 +80,20 @@ def test_a_field_is_set_by_its_path(field):
         for field in VALUES
         if not (field.is_text or field.is_list)
         for text in ("nonsense", "-1", "[1]", "{a: 1}", *([] if field.nullable else [""]))
+        if not (text == "-1" and field.path in MINUS_ONE)
     ],
 )
 def test_a_field_refuses_what_is_no_value_of_it(field, text):
-    with pytest.raises(InputError, match=f"^--set {field.path}: found .*, expected {field.expected}"):
-        load_config(base_file(field.path), [parse_set(f"{field.path}={text}")])
+    sets = [parse_set(f"{field.path}={text}"), *beside(field)]
+    engine = next((given.value for given in sets[1:] if given.path == "engine.kind"), "vllm")
+    expected = FIELDS[field.path].expected if field.path == "engine.kind" else FIELDS_WITH[engine][field.path].expected
+    with pytest.raises(InputError, match=f"^--set {field.path}: found .*, expected {expected}"):
+        load_config(base_file(field.path), sets)
 
 
 @pytest.mark.parametrize("field", VALUES, ids=lambda field: field.path)
 def test_a_field_takes_null_only_if_it_says_so(field):
-    sets = [parse_set(f"{field.path}=null"), *map(parse_set, BESIDE.get(field.path, []))]
+    sets = [parse_set(f"{field.path}=null"), *beside(field)]
     if field.path == "workload.synthetic.rate":
         sets.append(parse_set("workload.concurrency=1"))
     if field.nullable:
@@ -101,11 +117,12 @@ def test_every_field_of_the_schema_is_known_and_described():
         for name, info in section.model_fields.items():
             found.append(prefix + name)
             for kind in (info.annotation, *getattr(info.annotation, "__args__", ())):
+                kind = getattr(kind, "__origin__", kind)  # of an annotated one
                 if isinstance(kind, type) and issubclass(kind, Section):
                     found += paths(kind, f"{prefix}{name}.")
         return found
 
-    assert list(FIELDS) == paths(Config, "")
+    assert list(FIELDS) == list(dict.fromkeys(paths(Config, "")))
     assert [field.path for field in VALUES if not field.description] == []
 
 
@@ -119,6 +136,9 @@ def test_every_field_of_the_schema_is_known_and_described():
         ("workload.speedup", "a number above 0"),
         ("engine.enable_prefix_caching", "true or false"),
         ("engine.async_scheduling", "false"),
+        ("engine.kind", "'vllm' or 'sglang'"),
+        ("engine.chunked_prefill_size", "an integer of at least -1"),
+        ("engine.schedule_conservativeness", "a number from 0 to 2"),
         ("cluster.router.tie_break", "'lowest' or 'random'"),
         ("workload.path", "text or a list of texts"),
         ("output.report", "text"),

@@ -150,7 +150,7 @@ def test_python_gets_no_sample_unasked(load):
         ({"max_time_s": "-1"}, "--max-time-s: found -1, expected a number of at least 0"),
         ({"seed": "-1"}, "--seed: found -1, expected an integer of at least 0"),
         ({"limit": "0"}, "--limit: found 0, expected an integer of at least 1"),
-        ({"engine": "sglang"}, "--engine: found 'sglang', expected 'vllm'"),
+        ({"engine": "sglong"}, "--engine: found 'sglong', expected 'vllm' or 'sglang' (did you mean 'sglang'?)"),
         (
             {"router": "round-robn"},
             "--router: found 'round-robn', expected 'round-robin', 'random', 'least-loaded' or module:attribute "

@@ -1,6 +1,7 @@
 """Holds our engines to the recorded decisions of real schedulers, pass by pass and field by field.
 
     python tests/golden/compare.py --engine vllm --behaviour 0.33 --scenarios DIR --golden DIR [--stepwise]
+    python tests/golden/compare.py --engine sglang --scenarios DIR --golden DIR [--stepwise]
 
 Each scenario is played with an observer, in runs of decodes or (`--stepwise`) pass by pass, and every field of every
 recorded pass is compared; only physical block ids (`alloc`, `final.free_queue`) have no counterpart in our pool. It
@@ -19,11 +20,14 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that it also runs as a script
 
+from golden import compare_sglang
 from golden.vllm_format import Recording, Scenario, count_compact, with_defaults
 from golden.vllm_playback import Playback
 
 PASS_FIELDS_WITHOUT_COUNTERPART = frozenset({"alloc"})
 MISSING = "nothing"
+NAMES = {"vllm": "vLLM", "sglang": "SGLang"}
+RELEASES = {"vllm": "0.33", "sglang": compare_sglang.RELEASE}  # that was recorded, by engine
 
 
 def not_modelled(scenario: Scenario) -> str:
@@ -115,32 +119,34 @@ def _shown(value: Any) -> str:
     return value if value == MISSING else json.dumps(value)
 
 
-def _judged(scenario: Scenario, golden: Path, behaviour: str, stepwise: bool) -> tuple[str, list[str]]:
+def _judged(engine: str, scenario: Scenario, golden: Path, behaviour: str, stepwise: bool) -> tuple[str, list[str]]:
     """What to say about one scenario, and the lines that explain it."""
     if not golden.is_file():
         return "failed", [f"no recording {golden}"]
     recording = json.loads(golden.read_text(encoding="utf-8"))
-    release = recording.get("vllm", behaviour)
+    release = recording.get(engine, behaviour)
     if not release.startswith(behaviour):
-        return "failed", [f"recorded by vLLM {release}, expected {behaviour}"]
-    reason = not_modelled(scenario)
+        return "failed", [f"recorded by {NAMES[engine]} {release}, expected {behaviour}"]
+    reason = (compare_sglang.not_modelled if engine == "sglang" else not_modelled)(scenario)
     if reason:
         return "not modelled yet", [reason]
     if "error" in recording:
         return "recorded crash", [recording["error"]]
-    lines = differences(scenario, recording, stepwise)
+    lines = (compare_sglang.differences if engine == "sglang" else differences)(scenario, recording, stepwise)
     return ("failed" if lines else "passed"), lines
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command: 0 if all is equal, 1 if anything differs or is missing, 2 if the arguments make no sense."""
     parser = argparse.ArgumentParser(description="Compare an engine with the recorded decisions of a real scheduler.")
-    parser.add_argument("--engine", required=True, choices=["vllm"])
-    parser.add_argument("--behaviour", required=True, choices=["0.33"], help="the release that was recorded")
+    parser.add_argument("--engine", required=True, choices=list(RELEASES))
+    parser.add_argument("--behaviour", help="the release that was recorded")
     parser.add_argument("--scenarios", required=True, type=Path, metavar="DIR")
     parser.add_argument("--golden", required=True, type=Path, metavar="DIR", help="recordings, one a scenario")
     parser.add_argument("--stepwise", action="store_true", help="observe single passes instead of runs of decodes")
     options = parser.parse_args(arguments)
+    if options.behaviour not in (None, RELEASES[options.engine]):
+        parser.error(f"{NAMES[options.engine]} {options.behaviour} is unknown, expected {RELEASES[options.engine]}")
     for folder in (options.scenarios, options.golden):
         if not folder.is_dir():
             parser.error(f"{folder} is not a folder")
@@ -148,7 +154,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for path in sorted(options.scenarios.glob("*.json")):
         try:
             scenario = json.loads(path.read_text(encoding="utf-8"))
-            verdict, lines = _judged(scenario, options.golden / path.name, options.behaviour, options.stepwise)
+            golden = options.golden / path.name
+            verdict, lines = _judged(options.engine, scenario, golden, RELEASES[options.engine], options.stepwise)
         except Exception as error:  # whatever goes wrong is this scenario's failure; the others are still judged
             verdict, lines = "failed", [f"{type(error).__name__}: {error}"]
         counts[verdict] += 1

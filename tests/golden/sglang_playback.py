@@ -6,7 +6,7 @@ Requests arrive at the beginning of their turns, which cuts the run of turns in 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from golden.sglang_format import IDLE_TURNS, OUTPUT_SEED, EventLog, RawEvent, Recording, Scenario, with_defaults
@@ -16,6 +16,7 @@ from windtunnel.config.sglang import SglangConfig
 from windtunnel.engine.engine import INFINITE, Engine
 from windtunnel.engine.kv.events import CacheEvent
 from windtunnel.engine.overlap import OverlapEngine
+from windtunnel.engine.request import EngineRequest
 from windtunnel.engine.sglang import SglangScheduler
 from windtunnel.engine.sglang_request import Batch, SglangRequest
 from windtunnel.record.columns import PassColumns
@@ -87,8 +88,8 @@ class TurnRecorder:
     """The observer that writes down each turn.
 
     Attributes:
-        turns: recorded so far, in order.
-        begin: to be called with the number of the turn that is next.
+        turns: recorded so far, in order; number: of the next one.
+        raw_events: all KV events so far.
     """
 
     def __init__(self, scheduler: SglangScheduler, names: list[str], arrivals: list[int], hashes: PageHashes) -> None:
@@ -105,10 +106,8 @@ class TurnRecorder:
         self._launched: dict[int, int] = {}  # turn, by number of the pass
         self._free_scheduled: int | None = None
         self._queues: dict[str, list[str]] = {"run": [], "wait": []}
-        self._mixed_in_flight = False
-
-    def _names_of(self, requests: Any) -> list[str]:
-        return [self.names[request.number] for request in requests]
+        self._mixed = False  # the running batch is in the batch that was launched last
+        self._ended: set[int] = set()
 
     def on_retraction(self, victim: SglangRequest) -> None:
         self._turn.setdefault("retracted", []).append(self.names[victim.number])
@@ -117,22 +116,19 @@ class TurnRecorder:
         self._turn.setdefault("aborted", []).append(self.names[request.number])
 
     def on_scheduled(self, batch: Batch | None) -> None:
-        turn = self._turn
         self._free_scheduled = None
-        self._mixed_in_flight = False
+        self._mixed = False
         if batch is None:
             return
-        running = sorted(self.scheduler.running.members.items())
-        decoding = [request for _, request in running] if batch.decodes else []
+        turn = self._turn
+        decoding = self._running() if batch.decodes else []
         self._decoding[batch.number] = decoding
         self._launched[batch.number] = self.number
         turn["mode"] = "DECODE"
         if batch.chunks:
             turn["mode"] = "MIXED" if batch.decodes else "EXTEND"
-            turn["batch"] = {
-                self.names[chunk.request.number]: [chunk.start, chunk.end - chunk.start] for chunk in batch.chunks
-            }
-            self._mixed_in_flight = batch.decodes
+            turn["batch"] = {self.names[c.request.number]: [c.start, c.end - c.start] for c in batch.chunks}
+            self._mixed = batch.decodes
         if decoding:
             turn["decode"] = self._names_of(decoding)
         if batch.unfinished is not None:
@@ -174,10 +170,9 @@ class TurnRecorder:
             turn["ratio"] = round(scheduler.ratio.value(), 6)
         if scheduler.running.full:
             turn["full"] = True
-        running = [] if self._mixed_in_flight else [request for _, request in sorted(scheduler.running.members.items())]
         # inside a run the queue already holds what arrived during it
         waiting = [request for request in scheduler.waiting if self.arrivals[request.number] <= self.number]
-        for key, queue in (("run", running), ("wait", waiting)):
+        for key, queue in (("run", [] if self._mixed else self._running()), ("wait", waiting)):
             names = self._names_of(queue)
             if names != self._queues[key]:
                 turn[key] = self._queues[key] = names
@@ -185,7 +180,11 @@ class TurnRecorder:
         self._turn = {}
         self.number += 1
 
-    _ended: set[int]
+    def _running(self) -> list[SglangRequest]:
+        return [request for _, request in sorted(self.scheduler.running.members.items())]
+
+    def _names_of(self, requests: Iterable[EngineRequest]) -> list[str]:
+        return [self.names[request.number] for request in requests]
 
 
 class Playback:
@@ -194,7 +193,8 @@ class Playback:
     Attributes:
         recording: what was decided, in the recorded format; its passes are empty if nobody observed.
         record: what reports are made from: ends of passes, and the columns of each request.
-        raw_events: every page stored or removed, in order, if events were kept.
+        pages: every page stored or removed, in order, as far as events were kept.
+        requests: those of the scenario.
     """
 
     def __init__(
@@ -215,67 +215,69 @@ class Playback:
         self.passes = PassColumns()
         self.scheduler = SglangScheduler(engine_config(self.scenario, fast_forward), self.passes, events)
         self.scheduler.order.by_priority = self.scenario["enable_priority_scheduling"]
-        engine_type = OverlapEngine if self.scenario["overlap"] else Engine
-        self.engine = engine_type(self.scheduler, UnitTiming(), self.passes)
+        self.engine: Engine
+        if self.scenario["overlap"]:
+            self.engine = OverlapEngine(self.scheduler, UnitTiming(), self.passes)
+        else:
+            self.engine = Engine(self.scheduler, UnitTiming(), self.passes)
         self.requests = [engine_request(self.scenario, number) for number in range(len(described))]
-        self._after_turn = after_turn
-        self._arrivals = [row["arrival_pass"] for row in described]
-        self._pending = sorted(range(len(described)), key=lambda number: (self._arrivals[number], number), reverse=True)
-        self._alive: set[int] = set()
-        self._now_ms = 0.0
         hashes = PageHashes(self.scenario["page_size"])
+        self._arrivals: list[int] = [row["arrival_pass"] for row in described]
         self._recorder: TurnRecorder | None = None
         if observed:
             names = [row["id"] for row in described]
             self._recorder = TurnRecorder(self.scheduler, names, self._arrivals, hashes)
-            self._recorder._ended = set()
             self.scheduler.observer = self._recorder
+        self._after_turn = after_turn
+        self._pending = sorted(range(len(described)), key=lambda number: (self._arrivals[number], number), reverse=True)
+        self._alive: set[int] = set()
+        self._now_ms = 0.0
         stalled, num_turns = self._play()
-        self.raw_events = self._recorder.raw_events if self._recorder is not None else hashes.raw(self.scheduler.pool.events)
         pool = self.scheduler.pool
-        final = {"avail": pool.free_tokens, "evictable": pool.evictable_tokens, "protected": pool.protected_tokens}
-        self.engine.halt(self._now_ms)
-        self.record = {
-            "pass ends": (self.passes.end_ms.tolist(), self.passes.idle_pass.tolist()),
-            "idle until": self.passes.idle_until_ms.tolist(),
-            "nodes": pool.num_nodes,
-            **{name: [repr(getattr(request, name)) for request in self.requests] for name in RECORD_FIELDS},
-        }
+        raw = hashes.raw(pool.events) if self._recorder is None else self._recorder.raw_events
+        self.pages = [(kind, page) for kind, _, pages in raw for page in pages]
         self.recording: Recording = {
             "stalled": stalled,
             "num_passes": num_turns,
             "passes": self._recorder.turns if self._recorder is not None else [],
-            "final": final,
+            "final": {
+                "avail": pool.free_tokens,
+                "evictable": pool.evictable_tokens,
+                "protected": pool.protected_tokens,
+            },
+        }
+        self.engine.halt(self._now_ms)
+        passes = self.passes
+        self.record = {
+            "pass ends": (passes.end_ms.tolist(), passes.idle_pass.tolist(), passes.idle_until_ms.tolist()),
+            "nodes": pool.num_nodes,
+            "failures": [request.failure for request in self.requests],
+            **{name: [repr(getattr(request, name)) for request in self.requests] for name in RECORD_FIELDS},
         }
 
     def _play(self) -> tuple[bool, int]:
         """Play as the recorder of the real scheduler did; returns whether it gave up, and after how many turns."""
         number = idle = num_turns = 0
         while True:
-            self._arrive(number)
-            if not self._alive and not self._in_flight():
+            self._arrive(number, self._now_ms)
+            if not self._alive and self.scheduler.running.in_flight is None:
                 if not self._pending:
                     return False, num_turns
-                self._quietly_begin()  # one turn that is not recorded, in which the ratio starts again
+                self._begin_unrecorded()
                 number = self._next_arrival()
                 continue
             if number >= self.scenario["max_passes"]:
                 return True, num_turns
             if self._recorder is not None:
                 self._recorder.number = number
-            end_ms = self.engine.begin(self._now_ms)
-            before = len(self.scheduler.finished)
-            did_something = True
-            if end_ms == INFINITE:
-                turns = 1
-                did_something = False
-            else:
-                launched = self.scheduler._batch is not None or bool(self.engine._planned)
+            turns = 1
+            did_something = False
+            if self.engine.begin(self._now_ms) < INFINITE:
+                launched = self.engine._planned > 0 or self.scheduler._batch is not None
                 turns = self._fly(number)
                 ended = self.engine.end()
-                for request in ended:
-                    self._alive.discard(request.number)
-                did_something = launched or bool(ended) or before > 0
+                self._alive.difference_update(request.number for request in ended)
+                did_something = launched or bool(ended)
             if self._after_turn is not None:
                 self._after_turn(self.scheduler)
             num_turns += turns
@@ -301,20 +303,18 @@ class Playback:
     def _next_arrival(self) -> int:
         return self._arrivals[self._pending[-1]]
 
-    def _arrive(self, number: int, now_ms: float | None = None) -> None:
+    def _arrive(self, number: int, now_ms: float) -> None:
         while self._pending and self._next_arrival() <= number:
             request = self.requests[self._pending.pop()]
             described = self.scenario["requests"][request.number]
             self._alive.add(request.number)
-            request.arrival_ms = request.marker_ms = self._now_ms if now_ms is None else now_ms
+            request.arrival_ms = request.marker_ms = now_ms
             request.priority = described.get("priority", 0)
-            self.engine.submit(request, request.arrival_ms)
+            self.engine.submit(request, now_ms)
             request.ignore_eos = described.get("ignore_eos", self.scenario["ignore_eos"])
 
-    def _in_flight(self) -> bool:
-        return self.scenario["overlap"] and self.scheduler._last is not None
-
-    def _quietly_begin(self) -> None:
+    def _begin_unrecorded(self) -> None:
+        """A turn without work, which the recorder did not record; the ratio starts again in it."""
         self.scheduler.observer = None
         end_ms = self.engine.begin(self._now_ms)
         assert end_ms == INFINITE

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from windtunnel import PluginError
-from windtunnel.timing.base import CheckedTiming, PassShape, ScaledTiming
+from windtunnel.timing.base import CheckedTiming, FloatArray, PassShape, ScaledTiming
 
 
 class Returns:
@@ -21,7 +21,8 @@ class Returns:
         self.answer = answer
 
     def price_pass_ms(self, shape: PassShape) -> Any:
-        return self.answer()
+        answer = self.answer()
+        return answer[0] if isinstance(answer, (list, tuple, np.ndarray)) else answer
 
     def price_run_ms(self, *_: int) -> Any:
         return self.answer()
@@ -148,3 +149,29 @@ def test_a_model_that_says_nothing_asks_for_nothing() -> None:
             return 1.0
 
     assert CheckedTiming(Silent(), "mine").needs_physical_context is False  # type: ignore[arg-type]
+
+
+class TwoMinds:
+    """Prices a pass in a run differently from the same pass alone."""
+
+    needs_physical_context = False
+
+    def price_pass_ms(self, shape: PassShape) -> float:
+        return 5.0
+
+    def price_run_ms(self, num_decodes: int, context: int, physical: int, passes: int) -> FloatArray:
+        return np.full(passes, 50.0)
+
+
+def test_a_model_whose_two_calls_disagree_is_found_out() -> None:
+    with pytest.raises(PluginError, match=r"at 50\.0 ms, price_pass_ms at 5\.0 ms: they must be the same number"):
+        CheckedTiming(TwoMinds(), "mine").price_run_ms(3, 100, -1, 4)
+
+
+def test_a_model_that_exits_is_an_error_and_no_success() -> None:
+    class Exits(TwoMinds):
+        def price_pass_ms(self, shape: PassShape) -> float:
+            raise SystemExit(0)
+
+    with pytest.raises(PluginError, match="timing model mine: price_pass_ms raised SystemExit"):
+        CheckedTiming(Exits(), "mine").price_pass_ms(PassShape(1, 10))

@@ -7,14 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windtunnel.workload.content import Content
+from windtunnel.workload.loading import Loading
+from windtunnel.workload.session import Workload
 from windtunnel.workload.traces import load_trace
-from windtunnel.workload.traces.mooncake import FIRST_INTERNED_ID, _Builder, _Row
+from windtunnel.workload.traces.hash_blocks import FIRST_INTERNED_ID, HashBlocks
+from windtunnel.workload.traces.mooncake import MooncakeRow
+from windtunnel.workload.traces.plain_rows import PlainRows, append_plain_rows
+from windtunnel.workload.traces.reading import ReadOptions
 
 
 def content(hash_ids: list[int], input_length: int | None = None, block_size: int = 512) -> list[tuple[int, int, int]]:
-    builder = _Builder("test", block_size)
-    builder.add(_Row(hash_ids=hash_ids, input_length=input_length, output_length=1))
-    return builder.workload.prompt_runs(0)
+    return HashBlocks(block_size, ReadOptions()).prompt(hash_ids, input_length)
 
 
 def test_an_id_stands_for_its_block_of_one_stream():
@@ -86,16 +89,13 @@ ids = st.lists(
 @settings(max_examples=150, deadline=None)
 @given(st.lists(ids, min_size=2, max_size=2), st.integers(1, 5), st.data())
 def test_prompts_agree_exactly_where_their_ids_do(pair: list[list[int]], block_size: int, data: st.DataObject):
-    builder = _Builder("test", block_size)
+    blocks = HashBlocks(block_size, ReadOptions())
+    tokens = []
     for hash_ids in pair:
-        most = len(hash_ids) * block_size
-        length = data.draw(st.integers(1, most))
-        builder.add(_Row(hash_ids=hash_ids, input_length=length, output_length=1))
-        assert builder.workload.input_tokens[-1] == length
-    tokens = [
-        [(origin, start + i) for origin, start, length in builder.workload.prompt_runs(request) for i in range(length)]
-        for request in (0, 1)
-    ]
+        length = data.draw(st.integers(1, len(hash_ids) * block_size))
+        runs = blocks.prompt(hash_ids, length)
+        tokens.append([(origin, start + i) for origin, start, length in runs for i in range(length)])
+        assert len(tokens[-1]) == length
     for at, (a, b) in enumerate(zip(*tokens, strict=False)):
         assert (a == b) == (pair[0][at // block_size] == pair[1][at // block_size])
 
@@ -187,3 +187,95 @@ def test_session_ids_of_unnamed_rows_are_their_numbers(write_trace):
     workload = load_trace([write_trace(row, named, row, named, row)])
     assert workload.session_ids == ["0", "s", "2", "4"]
     assert list(workload.session) == [0, 1, 2, 1, 3]
+
+
+plain_rows = st.lists(
+    st.tuples(st.lists(st.integers(0, 9), min_size=1, max_size=7), st.integers(0, 3), st.none() | st.integers(-9, 9)),
+    min_size=1,
+    max_size=9,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(plain_rows, st.integers(1, 4))
+def test_many_rows_at_once_give_the_columns_of_one_by_one(drawn: list[tuple[list[int], int, int | None]], size: int):
+    one_by_one = Workload()
+    rows = []
+    for hash_ids, short, timestamp in drawn:
+        length = len(hash_ids) * size - min(short, size - 1)
+        time_ms = float("nan") if timestamp is None else float(timestamp)
+        rows.append(MooncakeRow(hash_ids, length, None, short, timestamp=timestamp and time_ms))
+        if timestamp == 0:
+            rows[-1].timestamp = 0.0
+        one_by_one.add(HashBlocks(size, ReadOptions()).prompt(hash_ids, length), short, time_ms=time_ms)
+    at_once = Workload()
+    assert append_plain_rows(at_once, rows[:2], size)
+    assert append_plain_rows(at_once, rows[2:], size) == (len(rows) > 2)
+    for name, column in vars(one_by_one).items():
+        assert repr(column) == repr(getattr(at_once, name)), name
+
+
+def test_rows_that_cannot_be_columns_are_left_to_be_read_one_by_one():
+    workload = Workload()
+    plain = MooncakeRow([1], 8, None, 1)
+    others = [
+        MooncakeRow([1], 9, None, 1),
+        MooncakeRow([1, 2], 8, None, 1),
+        MooncakeRow([2**63], 8, None, 1),
+        MooncakeRow([FIRST_INTERNED_ID], 8, None, 1),
+    ]
+    assert not any(append_plain_rows(workload, [plain, other], 8) for other in others)
+    assert workload.num_requests == 0
+
+
+PLAIN = '{"hash_ids": [1], "input_length": 8, "output_length": 1}'
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        '{"hash_ids": [1], "input_length": 8, "output_length": 1, "session_id": "s"}',
+        '{"hash_ids": [1], "input_length": 8, "output_length": 1, "request_id": "r"}',
+        '{"hash_ids": [1], "input_length": 8, "output_length": 1, "wait_for": []}',
+        '{"hash_ids": [1], "input_length": 8, "output_tokens": 1}',
+        '{"hash_ids": [1], "output_length": 1}',
+        '{"hash_ids": [1], "input_length": 8, "output_length": 1, "created_time": 3}',
+        '{"hash_ids": [1], "input_length": 8, "output_length": 1, "note": "é"}',
+        "oops",
+    ],
+)
+def test_a_block_is_taken_as_a_whole_or_not_at_all(row: str):
+    workload = Workload()
+    rows = PlainRows(MooncakeRow, workload, 8, Loading())
+    assert rows.append(f"{PLAIN}\n{row}\n{PLAIN}\n".encode(), None) == 0
+    assert workload.num_requests == 0
+    other_key = PLAIN.replace("{", '{"type": "chat", ')
+    assert rows.append(f"{PLAIN}\n{other_key}\r\n{PLAIN}".encode(), 3) == 3
+    assert rows.append(f"{PLAIN}\n\n{PLAIN}\n".encode(), None) == 0
+    assert rows.append(f"{PLAIN}\n{PLAIN}".encode(), 1) == 0
+    assert workload.num_requests == 3
+
+
+@pytest.mark.parametrize(("lines", "bad"), [([PLAIN.replace(": 8", ":\n 8")], 2), ([PLAIN + PLAIN], 1)])
+def test_a_line_is_a_row_whatever_json_stands_in_it(write_trace, lines: list[str], bad: int):
+    path = write_trace(PLAIN, *lines, PLAIN)
+    loading = load_trace([path], on_bad_row="skip").loading
+    assert loading is not None
+    assert (loading.loaded_rows, loading.skipped) == (2, {"not a row of the format": bad})
+    both = write_trace(PLAIN, PLAIN.replace(": 8", ":\n 8"), PLAIN + PLAIN, PLAIN)
+    assert loading_rows(both) == (2, 3)
+
+
+def loading_rows(path: str) -> tuple[int, int]:
+    loading = load_trace([path], on_bad_row="skip").loading
+    assert loading is not None
+    return loading.loaded_rows, loading.skipped_rows
+
+
+def test_a_trace_of_several_blocks_is_read_whole(write_trace):
+    rows = [{"timestamp": n, "input_length": 5, "output_length": n, "hash_ids": [n]} for n in range(9000)]
+    named = {**rows[0], "session_id": "s", "timestamp": 5}
+    workload = load_trace([write_trace(*rows[:6000], named, *rows[6000:], named)])
+    assert list(workload.output_tokens) == [*range(6000), 0, *range(6000, 9000), 0]
+    assert workload.num_sessions == 9001
+    assert workload.session_ids[:2] + workload.session_ids[6000:6002] == ["0", "1", "s", "6001"]

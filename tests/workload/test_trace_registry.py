@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gzip
 import os
+import sys
 from importlib import resources
 from pathlib import Path
 
 import pytest
+import zstandard
 
 from windtunnel.config.schema import SAMPLE_TRACE
 from windtunnel.errors import InputError
@@ -136,26 +138,31 @@ def test_an_unknown_format_names_the_closest(write_trace):
 
 def test_an_unknown_format_without_a_close_one_names_all(write_trace):
     message = error_of(write_trace(ROW), format="weka")
-    assert message == "format: unknown trace format 'weka'; expected one of 'auto', 'mooncake'"
+    assert message.startswith("format: unknown trace format 'weka'; expected one of 'auto', 'mooncake', ")
 
 
 @pytest.mark.parametrize(
     "row",
     [
-        "arrival_ms,prompt_tokens,output_tokens",
+        "when,what",
         '[{"hash_ids": [1], "output_length": 1}]',
-        '{"arrival_time_ns": 0, "input_toks": 3, "output_toks": 3}',
+        '{"time": 0, "tokens": 3}',
         '{"parent_chat_id": -1, "timestamp": 60.1, "input_length": 47, "output_length": 4, "hash_ids": [1]}',
-        '{"request_id": "a", "wait_for": [], "output_length": 4, "hash_ids": [1]}',
+        "\x00\x01\x7f",
     ],
 )
-def test_rows_of_other_formats_are_not_taken_for_mooncake(write_trace, row: str):
+def test_rows_of_no_known_format_are_refused_with_what_was_found(write_trace, row: str):
     path = write_trace("", row)
-    found = row if len(row) <= 60 else row[:57] + "..."
-    assert error_of(path) == (
-        f"{path}:2: fits no known trace format (mooncake: a JSON object with hash_ids, input_length and "
-        f"output_length); name one with `format` if it is; found {found}"
-    )
+    message = error_of(path)
+    assert message.startswith(f"{path}:2: fits no known trace format; name one with `format` if it is (mooncake, ")
+    shown = row.replace("\x00\x01\x7f", r"\x00\x01\x7f")
+    assert message.endswith(f"; found {shown if len(shown) <= 60 else shown[:57] + '...'}")
+
+
+def test_a_table_of_waiting_requests_is_not_read_as_a_plain_one(write_trace):
+    row = '{"request_id": "a", "wait_for": ["b"], "output_length": 4, "hash_ids": [1]}'
+    message = error_of(write_trace(row), format="mooncake")
+    assert ":1: wait_for: is a field of the format agentic-mooncake" in message
 
 
 def test_a_cut_off_first_row_is_reported_as_such(write_trace):
@@ -173,12 +180,16 @@ class Commas:
     """A format of a user's own: arrival_ms,prompt_tokens,output_tokens."""
 
     name = "commas"
+    aliases = ()
     row = "three numbers with commas between them"
+    block_size = None
+    options = frozenset()
+    fields = frozenset()
 
-    def recognises(self, first_row: bytes) -> bool:
-        return first_row.count(b",") == 2 and not first_row.startswith(b"{")
+    def recognises(self, head):
+        return len(head.columns) == 3 and head.columns[0].isdigit()
 
-    def read(self, paths, *, block_size, limit):
+    def read(self, paths, options):
         workload = Workload(paths[0])
         for path in paths:
             for _, text in rows(path):
@@ -215,10 +226,54 @@ def test_one_path_needs_no_list(write_trace):
     )
 
 
-def test_gzip_is_named(tmp_path: Path):
-    path = tmp_path / "trace.jsonl.gz"
-    path.write_bytes(gzip.compress(b'{"output_length": 1, "hash_ids": [1]}\n'))
-    assert error_of(str(path)) == f"{path}: is gzip-compressed, expected plain text"
+def test_compressed_files_are_told_by_their_content(tmp_path: Path):
+    text = b'{"output_length": 1, "hash_ids": [1]}\n'
+    packed = {"plain": text, "gzip": gzip.compress(text) + gzip.compress(text), "zstd": zstandard.compress(text)}
+    for name, data in packed.items():
+        (tmp_path / name).write_bytes(data)
+    counts = {name: load_trace(tmp_path / name).num_requests for name in packed}
+    assert counts == {"plain": 1, "gzip": 2, "zstd": 1}
+
+
+def test_several_zstd_frames_are_one_file(tmp_path: Path):
+    frames = [zstandard.compress(b'{"output_length": 1, "hash_ids": [%d]}\n' % number) for number in range(3)]
+    (tmp_path / "trace").write_bytes(b"".join(frames))
+    assert load_trace(tmp_path / "trace").num_requests == 3
+
+
+def test_cut_off_or_damaged_zstd_is_an_error(tmp_path: Path):
+    path = tmp_path / "trace"
+    whole = zstandard.ZstdCompressor(write_checksum=True).compress(b'{"output_length": 1, "hash_ids": [1]}\n' * 99)
+    for size in range(4, len(whole)):
+        path.write_bytes(whole[:size])
+        assert error_of(str(path), format="mooncake") == f"{path}: is cut off: its compressed data ends early"
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    assert error_of(str(path), format="mooncake").startswith(f"{path}: is damaged: its compressed data cannot be read")
+
+
+def test_zstd_without_its_package_says_what_to_install(tmp_path: Path, monkeypatch):
+    (tmp_path / "trace").write_bytes(zstandard.compress(b"{}"))
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    expected = "is zstd-compressed, which needs the package zstandard: pip install 'windtunnel[zstd]'"
+    assert error_of(str(tmp_path / "trace")) == f"{tmp_path / 'trace'}: {expected}"
+
+
+def test_compressed_data_comes_through_a_pipe():
+    reader, writer = os.pipe()
+    os.write(writer, gzip.compress(b'{"output_length": 1, "hash_ids": [1]}\n'))
+    os.close(writer)
+    assert load_trace([f"/dev/fd/{reader}"], format="mooncake").num_requests == 1
+    os.close(reader)
+
+
+def test_an_option_that_a_format_does_not_have_is_an_error(write_trace):
+    table = write_trace("arrival_s,input,output", "0,1,1", name="t.csv")
+    assert error_of(table, block_size=16) == "trace_block_size: has no effect on the trace format plain"
+    assert error_of(table, on_hash_mismatch="clip") == "on_hash_mismatch: has no effect on the trace format plain"
+    mooncake = write_trace(ROW)
+    assert error_of(mooncake, time_unit="s") == "time_unit: has no effect on the trace format mooncake"
+    both = {"prefix_ratio": 0.5, "prefix_groups": 2}
+    assert error_of(mooncake, **both) == "trace_prefix_ratio: has no effect on the trace format mooncake"
 
 
 def test_text_that_is_not_utf8_is_an_error_even_in_an_ignored_field(write_trace):

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from windtunnel._version import __version__
+from windtunnel.cli.inspect import inspect
 from windtunnel.cli.messages import print_error, print_plugin_traceback
 from windtunnel.cli.run import run
 from windtunnel.errors import InputError, closest
@@ -24,6 +25,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command("inspect", short_help="Show what a trace holds, and lint it.")(inspect)
 app.command("run", short_help="Simulate a deployment under a load and report what it would do.")(run)
 
 
@@ -54,6 +56,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.__cause__ is not None:  # a module of the user that cannot be imported
             print_plugin_traceback(error.__cause__)
         print_error(error)
+        return 2
+    except KeyboardInterrupt:
+        print_error("interrupted")
+        return 130
+    except MemoryError:
+        print_error("out of memory: the load or the deployment is too large for this machine")
+        return 2
+    except OSError as error:  # standard output or the current directory is gone, a name cannot be one of a file, ...
+        print_error(f"{error.filename or 'output'}: {error.strerror or error}")
         return 2
     except Exception as error:
         if not hasattr(error, "format_message"):  # a usage error; their base class is not public in all releases

@@ -57,11 +57,14 @@ def replay(loaded: LoadedConfig, *, config_file: str | None, quiet: bool) -> int
             if shows_progress:
                 stack.enter_context(terminal.status("loading"))
             workload = load_workload(config)
+        if workload.loading is not None and not quiet:
+            for note in workload.loading.notes():
+                print_line(note)
         result = _simulate(config, workload, terminal if shows_progress else None)
     except InputError as error:
         raise _placed(error, loaded.origins) from error.__cause__
     except SimulationError as error:
-        return _report_failure(error)
+        return _report_failure(error, quiet)
     summary = summarize(result.workload, result.record, config.slo)
     try:
         written = _write(result, summary)
@@ -114,16 +117,19 @@ def _placed(error: InputError, origins: Origins) -> InputError:
     return origins.error(field, error.message) if field in FIELDS else error
 
 
-def _report_failure(error: SimulationError) -> int:
+def _report_failure(error: SimulationError, quiet: bool) -> int:
     """Write what had been simulated, then say what went wrong: the user's own traceback first, one line last."""
     written = "nothing had been simulated"
     if isinstance(error.partial, Result):
         partial = error.partial
+        summary = summarize(partial.workload, partial.record, partial.config.slo)
         try:
-            files = _write(partial, summarize(partial.workload, partial.record, partial.config.slo))
+            files = _write(partial, summary)
             written = f"stopped at {_progress_in_words(partial)}; {_written_in_words(files)}"
         except InputError as write_error:
             written = str(write_error)
+        if not quiet:
+            _print_tables(partial, summary)
     if isinstance(error, PluginError) and error.__cause__ is not None:
         print_plugin_traceback(error.__cause__)
     print_error(f"{error} ({written})")
@@ -131,16 +137,29 @@ def _report_failure(error: SimulationError) -> int:
 
 
 def _write(result: Result, summary: Mapping[str, int | float]) -> list[str]:
-    """Write the files that are asked for; returns what is where."""
+    """Write the files that are asked for; returns what is where.
+
+    Raises:
+        InputError: one of them cannot be written; the other one has been.
+    """
     output = result.config.output
     written = []
+    failures = []
     if output.report is not None:
         report = encode_report(build_report(result, summary))
-        write_output(output.report, lambda file: file.write(report))
-        written.append(f"report written to {output.report}")
+        try:
+            write_output(output.report, lambda file: file.write(report))
+            written.append(f"report written to {output.report}")
+        except InputError as error:
+            failures.append(error)
     if output.requests is not None:
-        write_output(output.requests, lambda file: write_requests(result, file))
-        written.append(f"requests written to {output.requests}")
+        try:
+            write_output(output.requests, lambda file: write_requests(result, file))
+            written.append(f"requests written to {output.requests}")
+        except InputError as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]
     return written
 
 

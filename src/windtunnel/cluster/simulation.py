@@ -61,7 +61,7 @@ class Simulation:
     ) -> None:
         self.workload = workload
         self.driver = driver
-        self.workers = workers
+        self.workers = tuple(workers)  # routers see it: not theirs to reorder
         self.router = router
         self.router_name = router_name
         self.record = record
@@ -170,8 +170,9 @@ class Simulation:
             return
         if request.failure:
             self._recorder.ended(request, worker.number, Status.FAILED, request.marker_ms, request.failure)
-        else:
-            self._recorder.ended(request, worker.number, Status.COMPLETED, now_ms)
+            self.driver.finished(request.number, now_ms, failed="failed")
+            return
+        self._recorder.ended(request, worker.number, Status.COMPLETED, now_ms)
         self.driver.finished(request.number, now_ms)
 
     def _expire(self, now_ms: float) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 import yaml
 
 from windtunnel.config.file import BAD_SCALAR, ConfigLoader
-from windtunnel.config.schema import LARGEST_INT, Config
+from windtunnel.config.schema import Config
+from windtunnel.config.section import LARGEST_INT
 
 
 class ConfigField:
@@ -27,6 +28,7 @@ class ConfigField:
         is_text: whether it accepts any text.
         is_list: whether it accepts a list of texts.
         nullable: whether it accepts null.
+        engine: the one kind of engine that has it, "" if all have or it is no field of an engine.
         description: what it means.
         default: what it is if not given; None also if it must be given, and for sections.
     """
@@ -35,6 +37,7 @@ class ConfigField:
         "choices",
         "default",
         "description",
+        "engine",
         "expected",
         "is_list",
         "is_section",
@@ -51,6 +54,7 @@ class ConfigField:
         self.choices = [choice for option in values for choice in _choices(option)]
         self.is_list = any(option.get("type") == "array" for option in values)
         self.is_text = not self.choices and any(option.get("type") == "string" for option in values)
+        self.engine = ""
         self.description: str = definition.get("description", "")
         self.default: object = definition.get("default")
         words = list(dict.fromkeys(_in_words(option) for option in values))
@@ -124,14 +128,40 @@ def _collect(
             _collect(f"{path}.", option.get("properties", {}), definitions, into)
 
 
-def _all_fields() -> dict[str, ConfigField]:
+def _fields_of(kind: str) -> dict[str, ConfigField]:
+    """The fields of a configuration with an engine of one kind."""
     schema = Config.model_json_schema()
+    engines = schema["properties"]["engine"].pop("oneOf")
+    engines = [engine for engine in engines if _kind_of(schema["$defs"][engine["$ref"].rsplit("/", 1)[-1]]) == kind]
+    schema["properties"]["engine"].update(engines[0])
     fields: dict[str, ConfigField] = {}
     _collect("", schema["properties"], schema["$defs"], fields)
     return fields
 
 
-FIELDS = _all_fields()
+def _kind_of(engine: dict[str, Any]) -> str:
+    kind: str = engine["properties"]["kind"]["const"]
+    return kind
+
+
+def _all_fields() -> dict[str, ConfigField]:
+    fields: dict[str, ConfigField] = {}
+    for kind, own in FIELDS_WITH.items():
+        for path, field in own.items():
+            if all(path in others for others in FIELDS_WITH.values()):
+                known = fields.setdefault(path, field)
+                known.choices += [choice for choice in field.choices if choice not in known.choices]
+                known.expected = " or ".join(dict.fromkeys((known.expected, field.expected)))
+            else:
+                field.engine = kind
+                fields[path] = field
+    sections = list(Config.model_fields)
+    return {path: fields[path] for path in sorted(fields, key=lambda path: sections.index(path.partition(".")[0]))}
+
+
+ENGINES = ("vllm", "sglang")
+FIELDS_WITH = {kind: _fields_of(kind) for kind in ENGINES}  # by the engine of a configuration
+FIELDS = _all_fields()  # of any
 
 
 def closest_field(path: str) -> str:

@@ -18,15 +18,13 @@ from pydantic import ValidationError
 from windtunnel.config.fields import FIELDS, closest_field, parse_value
 from windtunnel.config.file import ConfigDumper, ConfigFile, read_config_file
 from windtunnel.config.origins import Origins
-from windtunnel.config.schema import SAMPLE_TRACE, Config
+from windtunnel.config.schema import SAMPLE_TRACE, TRACE_ONLY, Config
 from windtunnel.errors import InputError
-
-_TRACE_ONLY = ("path", "format", "trace_block_size", "limit")
 
 # What a field given on the command line, or any field below it, removes from the file: the two say the same thing.
 REPLACES: dict[str, tuple[str, ...]] = {
     "workload.path": ("workload.synthetic",),
-    "workload.synthetic": tuple(f"workload.{name}" for name in _TRACE_ONLY),
+    "workload.synthetic": tuple(f"workload.{name}" for name in TRACE_ONLY),
     "workload.synthetic.rate": ("workload.synthetic.interval_ms", "workload.concurrency"),
     "workload.synthetic.interval_ms": ("workload.synthetic.rate", "workload.concurrency"),
     "workload.concurrency": ("workload.synthetic.rate", "workload.synthetic.interval_ms", "workload.speedup"),

@@ -12,9 +12,9 @@ from difflib import get_close_matches
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from windtunnel.config.fields import FIELDS, closest_field, found_in_words
+from windtunnel.config.fields import ENGINES, FIELDS, FIELDS_WITH, ConfigField, closest_field, found_in_words
 from windtunnel.config.file import ConfigFile
-from windtunnel.config.schema import RuleError
+from windtunnel.config.section import RuleError
 from windtunnel.errors import InputError
 
 
@@ -66,14 +66,14 @@ class Origins:
         missing: dict[str, list[str]] = {}
         errors: list[InputError] = []
         for detail in details:
-            path = ".".join(str(part) for part in detail["loc"])
+            path, fields = _place(detail)
             if detail["type"] == "missing":
                 section, _, name = path.rpartition(".")
                 missing.setdefault(section, []).append(name)
             elif isinstance(rule := detail.get("ctx", {}).get("error"), RuleError):
                 errors.append(self._rule_error(path, rule))
             else:
-                errors.append(self.error(path, self._finding(path, detail)))
+                errors.append(self.error(path, self._finding(path, detail, fields)))
         errors.extend(self._missing_error(section, names) for section, names in missing.items())
         errors.sort(key=lambda error: error.line or 0)
         return errors[0] if len(errors) == 1 else InvalidConfigError(errors)
@@ -105,14 +105,17 @@ class Origins:
         flags = [self._name(f"{section}.{name}") for name in names]
         return InputError(f"{_listing(flags)} missing: {cause} needs {'it' if len(names) == 1 else 'them'}")
 
-    def _finding(self, path: str, detail: ErrorDetails) -> str:
+    def _finding(self, path: str, detail: ErrorDetails, fields: Mapping[str, ConfigField]) -> str:
         """What was found and what was expected."""
         if detail["type"] == "extra_forbidden":
+            if path in FIELDS:
+                return f"is a field of the {FIELDS[path].engine} engine, but the engine is {detail['loc'][1]}"
             return f"unknown field: {closest_field(path)}"
-        found = found_in_words(detail["input"])
+        value = detail["input"]["kind"] if detail["type"] == "union_tag_invalid" else detail["input"]
+        found = found_in_words(value)
         if detail["type"] == "value_error":
             return f"found {found}, {detail['ctx']['error']}"
-        field = FIELDS[path if path in FIELDS else path.rpartition(".")[0]]  # an item of a list is of the list's kind
+        field = fields[path if path in fields else path.rpartition(".")[0]]  # an item of a list is of the list's kind
         expected = field.expected
         if detail["type"] == "less_than_equal":
             expected += f" and at most {detail['ctx']['le']}"
@@ -120,9 +123,19 @@ class Origins:
             expected += " or null"  # leaving a flag out says the same
         close: list[str] = []
         if len(field.choices) > 1:
-            close = get_close_matches(str(detail["input"]), [str(choice) for choice in field.choices], n=1, cutoff=0.5)
+            close = get_close_matches(str(value), [str(choice) for choice in field.choices], n=1, cutoff=0.5)
         hint = f" (did you mean '{close[0]}'?)" if close else ""
         return f"found {found}, expected {expected}{hint}"
+
+
+def _place(detail: ErrorDetails) -> tuple[str, Mapping[str, ConfigField]]:
+    """The path that an error is about, and the fields of a configuration with the engine that it is about."""
+    parts = [str(part) for part in detail["loc"]]
+    if detail["type"] == "union_tag_invalid":
+        return "engine.kind", FIELDS
+    if parts[0] == "engine" and len(parts) > 1 and parts[1] in ENGINES:
+        return ".".join([parts[0], *parts[2:]]), FIELDS_WITH[parts[1]]
+    return ".".join(parts), FIELDS
 
 
 def _listing(names: Sequence[str]) -> str:

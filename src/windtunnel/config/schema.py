@@ -6,63 +6,29 @@ that would be ignored is an error.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+
+from windtunnel.config.section import (
+    Flag,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    RuleError,
+    Seed,
+    named,
+)
+from windtunnel.config.section import Section as Section
+from windtunnel.config.sglang import SglangConfig as SglangConfig
+from windtunnel.config.vllm import VllmConfig as VllmConfig
 
 SAMPLE_TRACE = "sample:mooncake-conversation"
 
 # Names that a config file may use besides `module:attribute` of an object written in Python.
 ROUTERS = ("round-robin", "random", "least-loaded")
 TIMING_MODELS = ("polynomial",)
-
-LARGEST_INT = 10**12  # counts and lengths up to here add up within 64 bits
-
-PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
-NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
-PositiveInt = Annotated[int, Field(ge=1, le=LARGEST_INT, strict=True)]
-NonNegativeInt = Annotated[int, Field(ge=0, le=LARGEST_INT, strict=True)]
-Seed = Annotated[int, Field(ge=0, le=2**63 - 1, strict=True)]
-Flag = Annotated[bool, Field(strict=True)]
-
-
-class RuleError(ValueError):
-    """Fields whose values do not go together.
-
-    The text names fields in braces, relative to the section that states the rule, so that a reader of the error
-    can be shown where each came from: a flag, or a line of a file.
-    """
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        super().__init__(self.phrase(lambda field: field))
-
-    def phrase(self, name: Callable[[str], str]) -> str:
-        """The text with `name(field)` in the place of each field."""
-        return re.sub(r"\{([\w.]+)\}", lambda match: name(match[1]), self.text)
-
-
-def _named(names: Sequence[str]) -> AfterValidator:
-    """Accepts one of the names, or anything of the form `module:attribute`."""
-
-    def check(value: str) -> str:
-        module, _, attribute = value.partition(":")
-        if value in names or (module and attribute):
-            return value
-        close = get_close_matches(value, names, n=1, cutoff=0.5)
-        hint = f" (did you mean '{close[0]}'?)" if close else ""
-        raise ValueError(f"expected {', '.join(repr(name) for name in names)} or module:attribute{hint}")
-
-    return AfterValidator(check)
-
-
-class Section(BaseModel):
-    """Base of all sections: unknown fields are errors, values are checked on assignment."""
-
-    model_config = ConfigDict(extra="forbid", validate_assignment=True, validate_default=True)
 
 
 class SyntheticConfig(Section):
@@ -100,6 +66,23 @@ class SyntheticConfig(Section):
         return self
 
 
+# Fields of a workload that say something about trace files, and nothing about a synthetic load.
+TRACE_ONLY = (
+    "path",
+    "format",
+    "trace_block_size",
+    "limit",
+    "on_bad_row",
+    "on_hash_mismatch",
+    "on_overlong",
+    "on_failed_dependency",
+    "missing_output_tokens",
+    "time_unit",
+    "trace_prefix_ratio",
+    "trace_prefix_groups",
+)
+
+
 def _as_paths(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
@@ -111,12 +94,38 @@ class WorkloadConfig(Section):
         default_factory=list, description=f"trace files; '{SAMPLE_TRACE}' is the trace that ships with the package"
     )
     format: str = Field(default="auto", description="trace format; auto recognises it from the first row")
-    trace_block_size: PositiveInt = Field(default=512, description="tokens a hash id of the trace stands for")
+    trace_block_size: PositiveInt | None = Field(
+        default=None, description="tokens a hash id of the trace stands for, if not what is usual in its format"
+    )
     speedup: PositiveFloat = Field(default=1.0, description="divides arrival times and turn delays")
     concurrency: PositiveInt | None = Field(
         default=None, description="closed loop: sessions in flight at once; arrival times of the trace are ignored"
     )
     limit: PositiveInt | None = Field(default=None, description="read only the first rows of the trace")
+    on_bad_row: Literal["error", "skip"] = Field(
+        default="error", description="what a row of the trace that cannot be used does: end the load, or be left out"
+    )
+    on_hash_mismatch: Literal["error", "clip"] = Field(
+        default="error", description="what a prompt longer than its hash ids cover is: a bad row, or cut to fit them"
+    )
+    on_overlong: Literal["reject", "clip", "drop", "error"] = Field(
+        default="reject", description="what becomes of a prompt that reaches the engine's max_model_len"
+    )
+    on_failed_dependency: Literal["cancel", "release"] = Field(
+        default="cancel", description="what becomes of a request when one that it waits for has not completed"
+    )
+    missing_output_tokens: NonNegativeInt | None = Field(
+        default=None, description="output length of rows of the trace that state none; else they are bad rows"
+    )
+    time_unit: Literal["s", "ms", "us", "ns"] | None = Field(
+        default=None, description="unit of a column of arrival times whose name does not say it"
+    )
+    trace_prefix_ratio: Annotated[float, Field(ge=0, le=1, strict=True)] = Field(
+        default=0.0,
+        description="share of a first prompt's blocks that sessions of a group have in common, for traces "
+        "of the format applied-compute-agentic, which has no content",
+    )
+    trace_prefix_groups: NonNegativeInt = Field(default=0, description="number of such groups; sessions take turns")
     cancel_after_ms: PositiveFloat | None = Field(
         default=None, description="clients give up on a request that has not completed this long after its arrival"
     )
@@ -135,7 +144,7 @@ class WorkloadConfig(Section):
         if self.concurrency is not None and self.speedup != 1.0:
             raise RuleError("{speedup} has no effect with {concurrency}: a closed loop ignores arrival times")
         if self.synthetic is not None:
-            for name in ("format", "trace_block_size", "limit"):
+            for name in TRACE_ONLY[1:]:
                 if getattr(self, name) != type(self).model_fields[name].default:
                     raise RuleError(f"{{{name}}} applies to trace files only, but {{synthetic}} is given")
             given = "rate" if self.synthetic.rate is not None else "interval_ms"
@@ -152,7 +161,7 @@ class WorkloadConfig(Section):
 class RouterConfig(Section):
     """Which worker gets a request."""
 
-    kind: Annotated[str, _named(ROUTERS)] = Field(
+    kind: Annotated[str, named(ROUTERS)] = Field(
         default="round-robin",
         description="policy: round-robin, random, least-loaded, or module:attribute of one written in Python",
     )
@@ -174,72 +183,22 @@ class ClusterConfig(Section):
     router: RouterConfig = Field(default_factory=RouterConfig)
 
 
-def _fcfs(value: object) -> object:
-    return "fcfs" if value == "fifo" else value
+def _engine_kind(section: object) -> object:
+    """Which engine a section describes, given as fields or as an object; vllm unless it says so."""
+    if isinstance(section, dict):
+        return str(section.get("kind", "vllm"))  # anything that is no name is the name of no engine
+    return getattr(section, "kind", None)
 
 
-def _release(value: object) -> object:
-    return str(value) if isinstance(value, float) else value  # YAML reads an unquoted release as a number
-
-
-class VllmConfig(Section):
-    """vLLM v1's scheduler and prefix-caching block pool. Names and defaults are vLLM's where it has them."""
-
-    kind: Literal["vllm"] = Field(default="vllm", description="the engine whose scheduler decides")
-    num_gpu_blocks: PositiveInt = Field(
-        default=16384, description="usable KV blocks: vLLM's own number minus one, for its null block"
-    )
-    block_size: PositiveInt = Field(default=64, description="tokens per KV block")
-    max_num_seqs: PositiveInt = Field(default=256, description="requests running at once")
-    max_num_batched_tokens: PositiveInt = Field(default=8192, description="token budget of a pass")
-    max_model_len: PositiveInt | None = Field(default=None, description="longest sequence, prompt and output")
-    enable_prefix_caching: Flag = Field(default=True, description="reuse the KV blocks of earlier prompts")
-    enable_chunked_prefill: Flag = Field(
-        default=True, description="spread a prompt over several passes when the budget is short"
-    )
-    long_prefill_token_threshold: NonNegativeInt = Field(
-        default=0, description="longest chunk of a prompt while other requests are queued or running; 0 is no limit"
-    )
-    long_prefill_token_threshold_adaptive: Flag = Field(
-        default=False, description="raise that limit to an even share of the budget"
-    )
-    watermark: Annotated[float, Field(ge=0, lt=1, strict=True)] = Field(
-        default=0.0, description="share of the blocks that admissions leave free while anything runs"
-    )
-    scheduler_reserve_full_isl: Flag = Field(
-        default=True, description="admit a prompt only if all of it fits, not just its first chunk"
-    )
-    scheduling_policy: Annotated[Literal["fcfs"], BeforeValidator(_fcfs)] = Field(
-        default="fcfs", description="order of the waiting queue"
-    )
-    async_scheduling: Literal[False] = Field(default=False, description="asynchronous scheduling is not modelled yet")
-    behaviour: Annotated[Literal["0.33"], BeforeValidator(_release)] = Field(
-        default="0.33", description="the vLLM release whose decisions are made"
-    )
-    fast_forward: Flag = Field(
-        default=True, description="false computes every pass one by one: the same record, slower"
-    )
-
-    @model_validator(mode="after")
-    def _consistent(self) -> VllmConfig:
-        if self.long_prefill_token_threshold_adaptive and not self.long_prefill_token_threshold:
-            raise RuleError("{long_prefill_token_threshold_adaptive} needs {long_prefill_token_threshold} above 0")
-        return self
-
-    @property
-    def watermark_blocks(self) -> int:
-        """The watermark as vLLM counts it: a share of all blocks, its null block included."""
-        return int(self.watermark * (self.num_gpu_blocks + 1))
-
-    @property
-    def kv_capacity_tokens(self) -> int:
-        return self.num_gpu_blocks * self.block_size
+EngineConfig = Annotated[
+    Annotated[VllmConfig, Tag("vllm")] | Annotated[SglangConfig, Tag("sglang")], Discriminator(_engine_kind)
+]
 
 
 class TimingConfig(Section):
     """What a forward pass costs."""
 
-    kind: Annotated[str, _named(TIMING_MODELS)] = Field(
+    kind: Annotated[str, named(TIMING_MODELS)] = Field(
         default="polynomial", description="model: polynomial, or module:attribute of one written in Python"
     )
     speedup: PositiveFloat = Field(default=1.0, description="divides the duration of every pass")
@@ -275,7 +234,7 @@ class Config(Section):
 
     workload: WorkloadConfig = Field(default_factory=WorkloadConfig)
     cluster: ClusterConfig = Field(default_factory=ClusterConfig)
-    engine: VllmConfig = Field(default_factory=VllmConfig)
+    engine: EngineConfig = Field(default_factory=VllmConfig)
     timing: TimingConfig = Field(default_factory=TimingConfig)
     slo: SloConfig = Field(default_factory=SloConfig)
     output: OutputConfig = Field(default_factory=OutputConfig)

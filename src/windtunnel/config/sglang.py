@@ -6,22 +6,26 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from windtunnel.config.schema import LARGEST_INT, Flag, PositiveInt, RuleError, Section, _fcfs
+from windtunnel.config.section import LARGEST_INT, Flag, PositiveInt, RuleError, Section
+from windtunnel.config.vllm import fcfs
 
+DEFAULT_CAPACITY_TOKENS = 1_048_576
 UNMODELLED_POLICIES = ("dfs-weight", "random", "priority")
 
 
 def _modelled(value: object) -> object:
     if value in UNMODELLED_POLICIES:
         raise ValueError(f"SGLang's {value} is not modelled: expected 'fcfs', 'lpm' or 'lof'")
-    return _fcfs(value)
+    return fcfs(value)
 
 
 class SglangConfig(Section):
     """SGLang's scheduler and radix cache. Names and defaults are SGLang's where it has them."""
 
     kind: Literal["sglang"] = Field(default="sglang", description="the engine whose scheduler decides")
-    num_gpu_blocks: PositiveInt = Field(default=16384, description="KV pages")
+    num_gpu_blocks: PositiveInt = Field(
+        default=DEFAULT_CAPACITY_TOKENS, description="KV pages; unless given, as many as hold 1,048,576 tokens"
+    )
     page_size: PositiveInt = Field(default=1, description="tokens per KV page")
     max_running_requests: PositiveInt = Field(default=256, description="requests running at once")
     max_prefill_tokens: PositiveInt = Field(default=16384, description="prompt tokens of a prefill pass")
@@ -53,6 +57,16 @@ class SglangConfig(Section):
         default=True, description="false computes every pass one by one: the same record, slower"
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _same_capacity(cls, data: object) -> object:
+        # Whatever the page size, and as with the defaults of the other engine: the same GPU has the same memory.
+        if isinstance(data, dict) and "num_gpu_blocks" not in data:
+            page_size = data.get("page_size")
+            if isinstance(page_size, int) and page_size > 1:
+                return {**data, "num_gpu_blocks": max(DEFAULT_CAPACITY_TOKENS // page_size, 1)}
+        return data
+
     @model_validator(mode="after")
     def _consistent(self) -> SglangConfig:
         if self.chunked_prefill_size == 0:
@@ -62,6 +76,14 @@ class SglangConfig(Section):
         if self.enable_mixed_chunk and self.chunked_prefill_size < 0:
             raise RuleError("{enable_mixed_chunk} has no effect while {chunked_prefill_size} is -1")
         return self
+
+    @property
+    def tokens_per_block(self) -> int:
+        return self.page_size
+
+    @property
+    def max_sequence_tokens(self) -> int | None:
+        return self.context_length
 
     @property
     def kv_capacity_tokens(self) -> int:

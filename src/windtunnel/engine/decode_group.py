@@ -113,6 +113,17 @@ class DecodeGroup:
         self.finish_step = finish[0][0] if finish else NEVER
         return request
 
+    def finishing(self) -> list[EngineRequest]:
+        """The members that are done at `finish_step`, in no particular order. O(of them)."""
+        finish = self._finish
+        finish_step = self.finish_step
+        found: list[EngineRequest] = []
+        places = [0] if finish else []  # in a heap they stand together at the top
+        for place in places:
+            found.append(finish[place][2])
+            places += [i for i in (2 * place + 1, 2 * place + 2) if i < len(finish) and finish[i][0] == finish_step]
+        return found
+
     def blocks_for(self, passes: int) -> int:
         """Blocks that the next `passes` passes take."""
         bs = self.block_size

@@ -55,7 +55,7 @@ class DecodePasses:
         """
         last = self.last
         gaps = len(self._gap_after)
-        if last > known:  # by one pass: it is in flight
+        while last > known:  # in flight
             last, gaps = self._before(last, gaps)
         idle_at_end = last != known  # the known pass left it out
         if end_ms > request.cancelled_ms and not idle_at_end:  # nobody was there to receive the last token
@@ -68,8 +68,8 @@ class DecodePasses:
             if idle_at_end:
                 left_out_ms -= end_ms - until_ms
         span_ms = until_ms - request.marker_ms
-        if left_out_ms > span_ms:  # by rounding
-            left_out_ms = span_ms
+        # rounding aside, it is only out of bounds if the known pass was the one of its own prompt
+        left_out_ms = min(max(left_out_ms, 0.0), span_ms)
         request.stalled_ms += left_out_ms
         request.decode_ms += span_ms - left_out_ms
         request.marker_ms = until_ms

@@ -3,17 +3,26 @@
 The turn that launches pass i begins when pass i-2 has ended and its result is processed, and ends when pass i-1 has:
 so it sees arrivals up to its beginning, and forms its batch without the result of pass i-1. The first launch after a
 pause takes no time, and the second follows at once. Passes run back to back; the host is not the slower part. A token
-reaches its client when the pass that computed it ends, as without overlap.
+reaches its client when the pass that computed it ends, as without overlap. A run of decodes that ends with a completion
+goes on for the turn in which that completion is in flight.
 """
 
 from __future__ import annotations
+
+from typing import Protocol
 
 import numpy as np
 
 from windtunnel.engine.engine import INFINITE, MAX_PLANNED_PASSES, Engine, Scheduler
 from windtunnel.engine.request import EngineRequest
 from windtunnel.record.columns import PassColumns
-from windtunnel.timing.base import TimingModel
+from windtunnel.timing.base import PassShape, TimingModel
+
+
+class OverlapScheduler(Scheduler, Protocol):
+    """What this engine needs besides."""
+
+    def after_completion(self, passes: int) -> PassShape | None: ...
 
 
 class OverlapEngine(Engine):
@@ -23,11 +32,14 @@ class OverlapEngine(Engine):
     when their turn ends.
     """
 
-    def __init__(self, scheduler: Scheduler, timing: TimingModel, passes: PassColumns) -> None:
+    scheduler: OverlapScheduler
+
+    def __init__(self, scheduler: OverlapScheduler, timing: TimingModel, passes: PassColumns) -> None:
         super().__init__(scheduler, timing, passes)
         self._flight_end_ms = INFINITE  # of the pass whose result this turn waits for, if there is one
-        self._flight_start_ms = 0.0
-        self._launch_end_ms = INFINITE  # of the pass that this turn has launched, if it has
+        self._flight_start_ms = 0.0  # of the first pass after a pause
+        self._after_pause = False  # whether the pass in flight is that
+        self._launch_end_ms = INFINITE  # of the single pass that is launched in this turn, or after a run
 
     def begin(self, now_ms: float) -> float:
         """Launch a pass or a run of decodes; returns when the turn ends, infinite if nothing runs or can run."""
@@ -41,6 +53,13 @@ class OverlapEngine(Engine):
             self._price_run(passes, start_ms)
             if passes == 1:
                 self._run_ends = np.array((self.end_ms,))
+            shape = scheduler.after_completion(passes)
+            if shape is not None:
+                if self.timing.needs_physical_context:
+                    computed = passes * scheduler.group.size + shape.num_decodes
+                    shape.physical_context_tokens = scheduler.physical_tokens() + computed
+                self._launch_end_ms = self.end_ms + self.timing.price_pass_ms(shape)
+                passes += 1
             self._planned = passes
             self.end_ms = self._turn_end(passes)
             return self.end_ms
@@ -98,25 +117,30 @@ class OverlapEngine(Engine):
     def _commit(self, done: int) -> None:
         """`done` passes of a run, or the single pass if that is 0, have been launched, and the one before has ended."""
         passes = self.passes
-        if self._flight_end_ms != INFINITE:
-            ends = passes.end_ms
-            if not ends or ends[-1] != self._flight_start_ms:
-                passes.idle_pass.append(len(ends))
-                passes.idle_until_ms.append(self._flight_start_ms)
-            ends.append(self._flight_end_ms)
+        ends = passes.end_ms
         self.end_ms = INFINITE
+        flight_end_ms = self._flight_end_ms
+        if flight_end_ms != INFINITE:
+            if self._after_pause:
+                self._after_pause = False
+                if not ends or ends[-1] != self._flight_start_ms:
+                    passes.idle_pass.append(len(ends))
+                    passes.idle_until_ms.append(self._flight_start_ms)
+            ends.append(flight_end_ms)
         if done:
             self._planned = 0
             run_ends = self._run_ends
-            passes.end_ms.frombytes(run_ends[: done - 1].tobytes())
-            self._flight_start_ms = passes.end_ms[-1]
-            self._flight_end_ms = run_ends.item(done - 1)
+            if done > 1:
+                ends.frombytes(run_ends[: done - 1].tobytes())
+            self._flight_end_ms = run_ends.item(done - 1) if done <= len(run_ends) else self._launch_end_ms
             passes.decode_runs += 1
             passes.passes_in_runs += done
             self.scheduler.commit_decodes(done)
             return
-        self._flight_start_ms = self._start_ms
+        if flight_end_ms == INFINITE:
+            self._after_pause = True
+            self._flight_start_ms = self._start_ms
         self._flight_end_ms = self._launch_end_ms
-        if self._flight_end_ms != INFINITE:
+        if self._launch_end_ms != INFINITE:
             passes.single_passes += 1
         self.scheduler.conclude(self._start_ms)

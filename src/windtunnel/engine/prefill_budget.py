@@ -118,15 +118,15 @@ class PrefillBudget:
         page = self._page
         start = request.prefix
         end = request.chunk_end = start + tokens
+        self.chunks.append(Chunk(request, start, end))
         if page == 1:
-            padded = needed = tokens
+            padded = tokens
+            self.wanted_tokens += tokens
+            self.needed_tokens += tokens
         else:
             padded = -(-tokens // page) * page
-            needed = (-(-end // page) - -(-start // page)) * page
-            self.wanted_tokens += page  # a page more than it may need
-        self.wanted_tokens += tokens
-        self.needed_tokens += needed
-        self.chunks.append(Chunk(request, start, end, needed))
+            self.wanted_tokens += tokens + page  # a page more than it may need
+            self.needed_tokens += (-(-end // page) - -(-start // page)) * page
         self._charged += padded + page
         self._charged_total += padded + page + output_tokens
         self._input_left -= padded

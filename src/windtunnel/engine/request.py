@@ -103,7 +103,12 @@ class EngineRequest:
         return self.first_admit_ms == self.first_admit_ms
 
     def note_admission(self, now_ms: float, hit_tokens: int) -> None:
-        """A pass that starts now schedules it, with `hit_tokens` found in the cache."""
+        """A pass that starts now schedules it, with `hit_tokens` found in the cache.
+
+        A preempted request may find tokens that it generated itself; only those of its prompt are counted as reused.
+        """
+        if hit_tokens > self.prompt_tokens:
+            hit_tokens = self.prompt_tokens
         if not self.admitted:
             self.first_admit_ms = now_ms
             self.hit_tokens = hit_tokens

@@ -53,8 +53,14 @@ class RunningBatch:
 
     def merge(self, last: Batch) -> None:
         """The requests of a prefill batch, whose prompts are computed or in flight, join."""
+        self._merges += 1
+        self._just_joined = 0
         chunks = last.chunks
-        joining = [c.request for c in chunks if not c.request.gone and c.request is not last.unfinished]
+        unfinished = last.unfinished
+        if unfinished is not None and len(chunks) == 1:
+            self.full = False
+            return
+        joining = [c.request for c in chunks if c.request is not unfinished and not c.request.gone]
         if last.decodes:  # the mixed batch becomes the running batch, and its prompts stand in front
             self.full = False
             self._in_order = False
@@ -65,8 +71,6 @@ class RunningBatch:
                 self.full = False
             place = self._back
             self._back += len(joining)
-        self._merges += 1
-        self._just_joined = 0
         for request in joining:
             self.members[place] = request
             request.admission = place
@@ -110,14 +114,20 @@ class RunningBatch:
     def launch(self, batch: Batch, passes: int) -> None:
         """Every member computes one token in each of `passes` passes, the last of which is `batch`."""
         group = self.group
-        self.log.add(batch.number - passes + 1, batch.number)
+        log = self.log
+        if log.last == batch.number - passes:
+            log.last = batch.number
+        else:
+            log.add(batch.number - passes + 1, batch.number)
         batch.decodes = True
-        group.step += passes
+        step = group.step + passes
+        group.step = step
         group.context_tokens += passes * group.size
-        while group.finish_step == group.step:
+        while group.finish_step == step:
             request = group.pop_finished()
             assert isinstance(request, SglangRequest)
-            self.leave_group(request)
+            group.leave(request)
+            request.decoding = False
             batch.enders.append(request)
 
     def leave_group(self, request: SglangRequest) -> None:

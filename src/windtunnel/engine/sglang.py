@@ -6,7 +6,7 @@ by turn in tests/golden; docs/fidelity.md lists them. With overlap scheduling th
 turn after its launch: the next batch is formed without it. Prices are not this file's business.
 
 Beside SGLang's own loop: `_open_turn` and `schedule` are get_next_batch_to_run, `_new_prefill` is get_new_batch_prefill
-with `PrefillBudget` for its PrefillAdder, `_decode` is update_running_batch, `_retract` is retract_decode, `conclude`
+with `PrefillBudget` for its PrefillAdder, `_decode` is update_running_batch, `retract` is retract_decode, `conclude`
 and `_process` are process_batch_result, `running.full` is batch_is_full.
 """
 
@@ -16,12 +16,14 @@ from collections import deque
 
 from windtunnel.config.sglang import SglangConfig
 from windtunnel.engine.kv.radix import RadixCache
-from windtunnel.engine.new_token_ratio import RETRACT_STEPS, NewTokenRatio
+from windtunnel.engine.new_token_ratio import NewTokenRatio
 from windtunnel.engine.prefill_budget import PrefillBudget, Verdict
 from windtunnel.engine.queue_order import QueueOrder
 from windtunnel.engine.request import EngineRequest
+from windtunnel.engine.retraction import retract
 from windtunnel.engine.running_batch import RunningBatch
-from windtunnel.engine.sglang_request import Batch, SglangRequest
+from windtunnel.engine.sglang_ledger import SglangLedger
+from windtunnel.engine.sglang_request import NO_CHUNKS, Batch, SglangRequest
 from windtunnel.engine.sglang_submission import certain_length, limit_output, refusal
 from windtunnel.engine.turn_observer import TurnObserver
 from windtunnel.record.columns import PassColumns
@@ -35,6 +37,7 @@ class SglangScheduler:
         waiting: requests to admit; a retracted one goes to the end.
         running: the batch that decodes; group: what its members have in common.
         finished: requests that ended since the owner last took the list.
+        ledger: what each request holds.
         pool: the KV pages.
         request_type: what `submit` takes.
     """
@@ -62,13 +65,11 @@ class SglangScheduler:
         self.running = RunningBatch(config.page_size, self.ratio, config.overlap_schedule)
         self.group = self.running.group
         self.finished: list[EngineRequest] = []
+        self.ledger = SglangLedger(self.pool, self.running, passes, config.max_running_requests)
         self._chunked: SglangRequest | None = None  # its prompt is under way
         self._last: Batch | None = None  # of the turn before; with overlap it is in flight
         self._batch: Batch | None = None  # of the turn in progress
         self._shape = PassShape()
-        self._departed: list[SglangRequest] = []  # ended, and leave the running batch at the next turn
-        self._live: dict[int, SglangRequest] = {}
-        self._rows = config.max_running_requests  # for requests that hold KV
         self._certain_length = certain_length(config)
         self._entries = 0
 
@@ -91,7 +92,7 @@ class SglangScheduler:
         assert isinstance(request, SglangRequest)
         request.lease.border = request.prompt_tokens - request.prompt_tokens % self.page_size
         request.ignore_eos = self.config.ignore_eos
-        self._live[request.number] = request
+        self.ledger.live[request.number] = request
         self._enqueue(request)
 
     def abort(self, request: EngineRequest, now_ms: float) -> None:
@@ -100,18 +101,15 @@ class SglangScheduler:
         What it has computed goes to the cache, as that of a request that ends by itself.
         """
         assert isinstance(request, SglangRequest)
-        self._account(request, now_ms)
+        self.ledger.account(request, now_ms)
         if not request.has_row:
             self.waiting.remove(request)
-            request.gone = True
-            del self._live[request.number]
-            return
         if request.decoding:
             self.running.leave_group(request)
             self.group.forget(request)
         if request is self._chunked:
             self._chunked = None
-        self._end(request, keep=True)
+        self.ledger.remove(request, keep=True)
 
     @property
     def num_waiting(self) -> int:
@@ -119,14 +117,20 @@ class SglangScheduler:
 
     @property
     def num_running(self) -> int:
-        return self.max_running_requests - self._rows
+        return self.max_running_requests - self.ledger.free_rows
+
+    @property
+    def ran_last_turn(self) -> bool:
+        """Whether the turn before launched a batch."""
+        return self._last is not None
 
     def settle(self, now_ms: float) -> list[EngineRequest]:
         """The simulation stops: bring all requests up to date and return them, in the order of their submission."""
-        for request in self._live.values():
+        remaining = list(self.ledger.live.values())
+        for request in remaining:
             if request.marker_ms < now_ms:
-                self._account(request, now_ms)
-        return list(self._live.values())
+                self.ledger.account(request, now_ms)
+        return [*remaining]
 
     def describe_wait(self) -> str:
         """What the head of the queue waits for, for the error that is raised when nothing can run."""
@@ -153,7 +157,7 @@ class SglangScheduler:
         They end at the first completion, and before a pass that free and evictable pages do not cover.
         """
         last = self._last
-        if self._chunked is not None or self._departed or (last is not None and last.chunks):
+        if self._chunked is not None or self.ledger.departed or (last is not None and last.chunks):
             self._open_turn(last)
         group = self.group
         if not group.size or self._chunked is not None or not self.fast_forward:
@@ -164,48 +168,68 @@ class SglangScheduler:
             return 0  # its result, or the lack of one, makes this turn different from the next
         return group.passes_within(self.pool.free_blocks, group.finish_step - group.step)
 
+    def after_completion(self, passes: int) -> PassShape | None:
+        """The pass that is sure to follow a run of `passes`, while the completions that end it are in flight.
+
+        Those that go on decode. None if there is no such pass, or if anything else could happen in its turn.
+        """
+        group = self.group
+        if passes < group.finish_step - group.step or self.waiting or self.running.full or self.observer is not None:
+            return None
+        ending = group.finishing()
+        going_on = group.size - len(ending)
+        if not going_on or group.passes_within(self.pool.free_blocks, passes + 1) <= passes:
+            return None
+        context_tokens = group.context_tokens + passes * going_on
+        for request in ending:
+            context_tokens -= request.base + group.step + 1
+        return PassShape(going_on, context_tokens)
+
     def commit_decodes(self, passes: int) -> None:
-        """Do what `decode_passes` announced, up to `passes` of it.
+        """Do what `decode_passes` and `after_completion` announced, up to `passes` of it.
 
         The ends of these passes are recorded; with overlap, all but that of the last one, which is in flight.
         """
         ends = self.passes.end_ms
         last = len(ends) if self.overlap else len(ends) - 1
-        if self.observer is not None:
-            self._walk_decodes(last - passes + 1, last - 1, self.observer)
-            passes = 1
         group = self.group
+        goes_on = group.step + passes > group.finish_step
+        if goes_on:
+            passes -= 1
+            last -= 1
+        if self.observer is not None:  # it sees pass by pass
+            for number in range(last - passes + 1, last):
+                self._launch_decodes(number, 1, self._fitting_decodes())
+                self.conclude(ends[-1])
+            passes = 1
         page = self.page_size
         blocks = group.blocks_for(passes)
         # each pass wants a page a member to be free, and takes those it needs; so the last one wants most
         wanted = blocks - group.ring[(group.step + passes - 1) % page] + group.size
-        batch = Batch(last, ends[-1])
         self.pool.evict_until(wanted * page)
+        self._launch_decodes(last, passes, blocks)
+        self.conclude(ends[-1])
+        if goes_on:
+            self.running.drop_enders()
+            self._launch_decodes(last + 1, 1, self._fitting_decodes())
+            self.conclude(ends[-1])
+
+    def _launch_decodes(self, last: int, passes: int, blocks: int) -> None:
+        """The running batch decodes in `passes` passes, up to number `last`, and none of them retracts anybody."""
+        self._batch = batch = Batch(last, self.passes.end_ms[-1], NO_CHUNKS, None)
         self._launch(batch, passes, blocks)
         self.ratio.note_decodes(passes)
         if self.observer is not None:
             self.observer.on_scheduled(batch)
-        self._batch = batch
-        self.conclude(ends[-1])
 
     def blocks_for(self, passes: int) -> int:
-        """KV pages that the next `passes` passes of a run of decodes take."""
-        return self.group.blocks_for(passes)
-
-    def _walk_decodes(self, first: int, last: int, observer: TurnObserver) -> None:
-        """Decode in passes [first, last], none of which ends a request, one by one before somebody's eyes."""
-        for number in range(first, last + 1):
-            batch = Batch(number, 0.0)
-            blocks = self._fitting_decodes()
-            assert blocks >= 0
-            self._launch(batch, 1, blocks)
-            self.ratio.note_decodes(1)
-            observer.on_scheduled(batch)
-            observer.on_result(self._last if self.overlap and self._last is not None else batch)
-            self._last = batch
-            if self.overlap:
-                self.running.in_flight = batch
-            observer.on_concluded()
+        """KV pages that the first `passes` passes of a run of decodes take."""
+        group = self.group
+        blocks = group.blocks_for(passes)
+        if group.step + passes > group.finish_step:  # the last one goes on without those that are done
+            slot = (group.step + passes - 1) % self.page_size
+            blocks -= sum(-request.base % self.page_size == slot for request in group.finishing())
+        return blocks
 
     # --- one turn
 
@@ -224,7 +248,7 @@ class SglangScheduler:
             self.observer.on_scheduled(batch)
         if batch is not None:
             if batch.chunks and not self.overlap:
-                self._note_admissions(batch)
+                self.ledger.note_admissions(batch)
             return self._shape
         self.ratio.reset()
         if self._last is None or not self.overlap:
@@ -238,28 +262,25 @@ class SglangScheduler:
 
     def conclude(self, start_ms: float) -> None:
         """Process a result whose end is recorded: of the batch of this turn, with overlap of the one before."""
-        batch = self._batch
-        result = batch
+        result = batch = self._batch
         if self.overlap:
             result = self._last
             self.running.in_flight = batch
         self._last = batch
         self._batch = None
-        if self.observer is not None and result is not None:
-            self.observer.on_result(result)
+        observer = self.observer
+        if observer is not None and result is not None:
+            observer.on_result(result)
         if result is not None and (result.chunks or result.enders):
             self._process(result)
-        if self.observer is not None:
-            self.observer.on_concluded()
+        if observer is not None:
+            observer.on_concluded()
 
     def physical_tokens(self) -> int:
         """Distinct tokens in the pages that requests hold."""
         pool = self.pool
-        unfilled = self.group.unfilled_tokens()
-        for request in self._live.values():
-            if request.has_row and not request.decoding:
-                unfilled += pool.pages(request.computed) - request.computed
-        return pool.num_blocks * self.page_size - pool.free_tokens - pool.evictable_tokens - unfilled
+        held = pool.num_blocks * self.page_size - pool.free_tokens - pool.evictable_tokens
+        return held - self.group.unfilled_tokens() - self.ledger.unfilled_tokens()
 
     def _open_turn(self, last: Batch | None) -> None:
         """What is settled before a batch is formed: the last chunk, who joins the running batch, who leaves it."""
@@ -269,17 +290,12 @@ class SglangScheduler:
             chunked.prefix = chunked.chunk_end
         if last is not None and last.chunks:
             if self.overlap:
-                self._note_admissions(last)  # it starts to run now
+                self.ledger.note_admissions(last)  # it starts to run now
             self.running.merge(last)
-        if self._departed:
-            for request in self._departed:
+        if self.ledger.departed:
+            for request in self.ledger.departed:
                 self.running.drop(request)
-            self._departed = []
-
-    def _note_admissions(self, batch: Batch) -> None:
-        for chunk in batch.chunks:
-            if chunk.admits and not chunk.request.gone:
-                chunk.request.note_admission(batch.start_ms, chunk.start)
+            self.ledger.departed = []
 
     # --- prompts
 
@@ -292,23 +308,36 @@ class SglangScheduler:
         if (running.full or not self.waiting) and chunked is None:
             return None
         places = self.max_running_requests - len(running.members)
-        if chunked is None and (places <= 0 or self._rows <= 0):
+        if chunked is None and (places <= 0 or self.ledger.free_rows <= 0):
             running.full = True
             return None
         pool = self.pool
-        self.order.arrange(self.waiting)
+        if self.waiting:
+            self.order.arrange(self.waiting)
         mixed_decodes = len(running.members) if self.mixed else 0
         budget = PrefillBudget(pool, running, self.config.max_prefill_tokens, self.chunk_tokens, mixed_decodes)
-        rows = self._rows
+        rows = self.ledger.free_rows
         if chunked is not None:
             budget.go_on(chunked)
             rows += 1  # it has one
-        self._scan_queue(budget, min(places, rows))
+        if self.waiting:
+            self._scan_queue(budget, min(places, rows))
         if not budget.chunks:
             return None
         pool.evict_until(budget.wanted_tokens)
         if budget.needed_tokens > pool.free_tokens:
-            self._give_up_chunk(budget)
+            # SGLang stops here. Only the chunk of the prompt under way is in such a batch: others are refused in time.
+            assert chunked is not None
+            self._chunked = None
+            running.full = False
+            self.ledger.give_up(chunked)
+            chunk = budget.chunks[0]
+            self._fail(
+                chunked,
+                f"out of memory: tokens {chunk.start} to {chunk.end} of the prompt do not fit beside "
+                f"{len(running.members)} running requests, which outgrew the output reserved for them (a higher "
+                f"schedule_conservativeness, fewer max_running_requests or a larger pool would help)",
+            )
             return None
         self._chunked = budget.unfinished
         return self._launch_prefill(budget, now_ms)
@@ -319,9 +348,9 @@ class SglangScheduler:
         waiting = self.waiting
         chunks = budget.chunks
         most = self.config.prefill_max_requests
+        if budget.state() is Verdict.NO_TOKENS:
+            return
         while waiting:
-            if budget.state() is Verdict.NO_TOKENS:
-                return
             if len(chunks) >= places:
                 running.full = True
             if running.full:
@@ -340,54 +369,33 @@ class SglangScheduler:
                     running.full = bool(chunks) or bool(running.members)
                 return
 
-    def _give_up_chunk(self, budget: PrefillBudget) -> None:
-        """The next chunk of a prompt is due, but running requests have outgrown what was left for it.
-
-        SGLang stops here with an out-of-memory error. Nothing else is in such a batch: it would have been refused.
-        """
-        request = self._chunked
-        assert request is not None
-        chunk = budget.chunks[0]
-        self._chunked = None
-        self.running.full = False
-        self._fail(
-            request,
-            f"out of memory: tokens {chunk.start} to {chunk.end} of the prompt do not fit beside "
-            f"{len(self.running.members)} running requests, which outgrew the output reserved for them; "
-            f"{self.pool.free_blocks} of {self.pool.num_blocks} KV blocks are left (a higher "
-            f"schedule_conservativeness, fewer max_running_requests or a larger pool would help)",
-        )
-
     def _launch_prefill(self, budget: PrefillBudget, now_ms: float) -> Batch:
         """Take the pages of a batch; with mixed chunks, let the running batch decode in it if that fits too."""
-        pool = self.pool
-        running = self.running
-        batch = self._new_batch(now_ms)
-        batch.chunks = budget.chunks
-        batch.unfinished = budget.unfinished
-        for chunk in batch.chunks:
+        chunks = budget.chunks
+        unfinished = budget.unfinished
+        batch = Batch(self._next_pass(), now_ms, chunks, unfinished)
+        self._shape = shape = PassShape()
+        for chunk in chunks:
             request = chunk.request
-            if chunk.admits:
-                request.has_row = True
-                request.retracted = False
-                self._rows -= 1
-            request.computed = chunk.end
-        pool.take(budget.needed_tokens)
-        shape = PassShape()
-        if self.mixed and running.members:
-            running.drop_enders()
-            if running.members:
-                blocks = self._fitting_decodes()
-                if blocks >= 0:
-                    shape = PassShape(self.group.size, self.group.context_tokens)
-                    self._launch(batch, 1, blocks)
-                    running.extend_results_in_flight()
-        for chunk in batch.chunks:
-            request = chunk.request
-            sampled = request is not batch.unfinished and request.max_output_tokens > 0
+            sampled = request is not unfinished and request.max_output_tokens > 0
             shape.add_chunk(chunk.start, chunk.end - chunk.start, request.prompt_tokens, sampled)
-        self._shape = shape
+        self.ledger.seat(chunks)
+        self.pool.take(budget.needed_tokens)
+        if self.mixed and self.running.members:
+            self._mix_decodes(batch, shape)
         return batch
+
+    def _mix_decodes(self, batch: Batch, shape: PassShape) -> None:
+        """Let the running batch decode in a batch of prompts, if it fits as a whole."""
+        running = self.running
+        running.drop_enders()
+        if not running.members:
+            return
+        blocks = self._fitting_decodes()
+        if blocks >= 0:
+            shape.add_decodes(self.group.size, self.group.context_tokens)
+            self._launch(batch, 1, blocks)
+            running.extend_results_in_flight()
 
     # --- decodes
 
@@ -409,10 +417,27 @@ class SglangScheduler:
             if not running.members:
                 return None
             blocks = self._fitting_decodes()
-        batch = self._new_batch(now_ms)
+        batch = Batch(self._next_pass(), now_ms, NO_CHUNKS, None)
         self._shape = PassShape(self.group.size, self.group.context_tokens)
         self._launch(batch, 1, blocks)
         return batch
+
+    def _retract(self, now_ms: float) -> None:
+        """Some of the running batch wait again, behind all others, until a token of each of the rest fits."""
+        running = self.running
+        if running.in_flight is not None:
+            now_ms = running.in_flight.start_ms  # which begins with this turn
+        victims, outgrown = retract(running, self.pool, self.ratio, self.ledger, now_ms)
+        for victim in victims:
+            self._enqueue(victim)
+            if self.observer is not None:
+                self.observer.on_retraction(victim)
+        if outgrown is not None:
+            self._fail(
+                outgrown,
+                f"out of memory: {outgrown.prompt_tokens} prompt and {outgrown.output_tokens} output tokens fill all "
+                f"{self.pool.num_blocks} KV blocks of {self.page_size} tokens, and nobody else runs",
+            )
 
     def _fitting_decodes(self) -> int:
         """Make room for one token of each member, a page each to be safe; the pages that it takes, -1 if too many."""
@@ -428,56 +453,6 @@ class SglangScheduler:
         """The running batch decodes in `passes` passes, which take `blocks` free pages."""
         self.pool.take(blocks * self.page_size)
         self.running.launch(batch, passes)
-
-    def _retract(self, now_ms: float) -> None:
-        """Take the KV of requests, those with the fewest output tokens first, until a token of each other fits."""
-        running = self.running
-        if running.in_flight is not None:
-            now_ms = running.in_flight.start_ms  # which begins with this turn
-        members = running.disband()
-        # the last of these goes first; of equal ones that with the longest prompt
-        staying = [request for request, _ in members]
-        staying.sort(key=lambda request: (request.output_tokens, -request.prompt_tokens), reverse=True)
-        victims: list[SglangRequest] = []
-        while len(staying) > 1 and not (victims and self._fits_each(staying)):
-            victim = staying.pop()
-            self._lose(victim, now_ms)
-            victims.append(victim)
-            self.pool.evict_until(len(staying) * RETRACT_STEPS)
-        if len(staying) == 1 and not self._fits_each(staying):
-            request = staying.pop()
-            self._fail(
-                request,
-                f"out of memory: {request.prompt_tokens} prompt and {request.output_tokens} output tokens leave no "
-                f"room for another in {self.pool.num_blocks} KV blocks of {self.page_size} tokens, and nobody else "
-                f"runs",
-            )
-        generated_tokens = sum(request.output_tokens for request in staying)
-        asked_tokens = sum(request.max_output_tokens for request in staying)
-        self.ratio.note_retraction(generated_tokens, asked_tokens, len(staying))
-        running.reform(staying, {request.number: tokens for request, tokens in members})
-        for victim in victims:
-            self._enqueue(victim)
-
-    def _fits_each(self, requests: list[SglangRequest]) -> bool:
-        """Whether the next token of each of these fits, after eviction."""
-        page = self.page_size
-        needed = page * sum(request.computed % page == 0 for request in requests)
-        self.pool.evict_until(needed)
-        return needed <= self.pool.free_tokens
-
-    def _lose(self, victim: SglangRequest, now_ms: float) -> None:
-        """Take all KV of a running request, without storing it; a token in flight is lost."""
-        self._account(victim, now_ms)
-        victim.note_preemption(now_ms)
-        self._release(victim, keep=False)
-        victim.lease.inserted = 0
-        victim.prefix = victim.chunk_end = victim.computed = 0
-        victim.prefilled = False
-        victim.retracted = True
-        victim.merge = -1
-        if self.observer is not None:
-            self.observer.on_retraction(victim)
 
     # --- results
 
@@ -501,11 +476,7 @@ class SglangScheduler:
                 request.note_tokens(batch.number, batch.number, end_ms)
                 if not self.overlap:
                     request.output_tokens += 1
-            if self.overlap:
-                is_last = request.is_last_token
-            else:
-                is_last = request.output_tokens >= request.max_output_tokens
-            if is_last:
+            if request.is_last_token or (not self.overlap and request.output_tokens >= request.max_output_tokens):
                 self._complete(request)
                 continue
             request.prefilled = True
@@ -514,51 +485,27 @@ class SglangScheduler:
             request.prefix = request.chunk_end
         for request in batch.enders:
             if not request.gone:
-                self._account(request, end_ms)
+                log.note_decodes(request, request.first_gap, request.left_out_before_ms, batch.number, end_ms)
                 self._complete(request)
 
     def _complete(self, request: SglangRequest) -> None:
-        self._end(request, keep=True)
+        self.ledger.remove(request, keep=True)
         self.finished.append(request)
-
-    def _fail(self, request: SglangRequest, reason: str) -> None:
-        """Give a request up, for a reason that a real engine would have too."""
-        self._account(request, self.passes.end_ms[-1])
-        request.failure = reason
-        self._end(request, keep=False)
-        self.finished.append(request)
-        if self.observer is not None:
-            self.observer.on_failure(request)
-
-    def _end(self, request: SglangRequest, keep: bool) -> None:
-        self._release(request, keep)
-        request.gone = True
-        del self._live[request.number]
-        if self.running.members.get(request.admission) is request:
-            self._departed.append(request)
 
     # --- what several of these do
 
-    def _new_batch(self, now_ms: float) -> Batch:
-        in_flight = self.overlap and self._last is not None
-        return Batch(len(self.passes.end_ms) + in_flight, now_ms)
+    def _next_pass(self) -> int:
+        """Number of the pass that is launched next."""
+        recorded = len(self.passes.end_ms)
+        return recorded + 1 if self.running.in_flight is not None else recorded
+
+    def _fail(self, request: SglangRequest, reason: str) -> None:
+        request.failure = reason
+        self.finished.append(request)
+        if self.observer is not None:
+            self.observer.on_failure(request)
 
     def _enqueue(self, request: SglangRequest) -> None:
         self._entries += 1
         request.entry = self._entries
         self.waiting.append(request)
-
-    def _release(self, request: SglangRequest, keep: bool) -> None:
-        """Give up row and KV of a request; `keep` leaves its full pages in the tree."""
-        self.pool.release(request.lease, request.computed, keep)
-        request.has_row = False
-        self._rows += 1
-
-    def _account(self, request: SglangRequest, now_ms: float) -> None:
-        """Bring the tokens and the time of a request up to date; now_ms is a boundary between passes."""
-        if request.prefilled and request.merge >= 0:
-            self.running.log.note_decodes(
-                request, request.first_gap, request.left_out_before_ms, len(self.passes.end_ms) - 1, now_ms
-            )
-        else:
-            request.note_wait(now_ms)

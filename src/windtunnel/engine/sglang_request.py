@@ -75,18 +75,19 @@ class Chunk:
 
     Attributes:
         start, end: it computes tokens [start, end).
-        page_tokens: in the pages that it takes.
         admits: whether it is the first after the request has waited.
     """
 
-    __slots__ = ("admits", "end", "page_tokens", "request", "start")
+    __slots__ = ("admits", "end", "request", "start")
 
-    def __init__(self, request: SglangRequest, start: int, end: int, page_tokens: int) -> None:
+    def __init__(self, request: SglangRequest, start: int, end: int) -> None:
         self.request = request
         self.start = start
         self.end = end
-        self.page_tokens = page_tokens
         self.admits = not request.has_row
+
+
+NO_CHUNKS: list[Chunk] = []  # of the many batches that only decode; never changed
 
 
 class Batch:
@@ -102,10 +103,10 @@ class Batch:
 
     __slots__ = ("chunks", "decodes", "enders", "number", "start_ms", "unfinished")
 
-    def __init__(self, number: int, start_ms: float) -> None:
+    def __init__(self, number: int, start_ms: float, chunks: list[Chunk], unfinished: SglangRequest | None) -> None:
         self.number = number
         self.start_ms = start_ms
-        self.chunks: list[Chunk] = []
-        self.unfinished: SglangRequest | None = None
+        self.chunks = chunks
+        self.unfinished = unfinished
         self.decodes = False
         self.enders: list[SglangRequest] = []

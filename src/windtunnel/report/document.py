@@ -92,6 +92,8 @@ def _describe_workload(result: SimulationResult) -> dict[str, Any]:
     if concurrency is not None:
         description["concurrency"] = concurrency
         description["concurrency_counts"] = "sessions"
+    if workload.loading is not None:
+        description["loading"] = workload.loading.as_dict()
     return description
 
 

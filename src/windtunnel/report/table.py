@@ -98,6 +98,8 @@ def latency_lines(summary: Summary, width: int) -> list[str]:
 def fact_lines(result: SimulationResult, summary: Summary, width: int) -> list[str]:
     """Name and value of everything that is one number, wrapped between words to `width`."""
     facts = _facts(summary)
+    if result.record.requests.reasons:
+        facts.insert(1, ("Why", _first_reason(result)))
     if result.config.output.run_info and result.wall_time_ms > 0.0:
         facts.append(("Simulated in", _speed(result, summary)))
     indent = max(len(name) for name, _ in facts) + 2
@@ -191,6 +193,14 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
         )
     facts.append(("GPU-hours", f"{summary['gpu_hours']:,.4f}"))
     return facts
+
+
+def _first_reason(result: SimulationResult) -> str:
+    """Why the first request that was rejected, cancelled or failed was, and how many more have a reason."""
+    reasons = result.record.requests.reasons
+    number = min(reasons)
+    more = f"; {len(reasons) - 1:,} more, in the file of requests" if len(reasons) > 1 else ""
+    return f"request {result.workload.request_id(number)}: {reasons[number]}{more}"
 
 
 def _speed(result: SimulationResult, summary: Summary) -> str:

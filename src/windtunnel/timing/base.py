@@ -67,6 +67,13 @@ class PassShape:
         self.decode_context_tokens += context_tokens
         self.sampled_context_tokens += context_tokens
 
+    def add_decodes(self, num_decodes: int, context_tokens: int) -> None:
+        """Add requests that decode one token each, with so many context tokens in all."""
+        self.num_decodes += num_decodes
+        self.num_sampled += num_decodes
+        self.decode_context_tokens += context_tokens
+        self.sampled_context_tokens += context_tokens
+
     def add_chunk(self, start: int, tokens: int, prompt_tokens: int, sampled: bool) -> None:
         """Add a chunk of `tokens` tokens from position `start` of a request whose prompt has `prompt_tokens`."""
         self.chunk_starts.append(start)
@@ -113,7 +120,8 @@ class CheckedTiming:
     """A user's timing model behind checks: what it returns must be a usable duration.
 
     Raises:
-        PluginError: the model raised, or priced a pass as negative, infinite or not a number.
+        PluginError: the model raised, priced a pass as zero, negative, infinite or not a number, or its two calls
+            disagree on the first pass of a run.
     """
 
     def __init__(self, model: TimingModel, name: str) -> None:
@@ -124,7 +132,7 @@ class CheckedTiming:
     def price_pass_ms(self, shape: PassShape) -> float:
         try:
             price = float(self.model.price_pass_ms(shape))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise PluginError(f"timing model {self.name}: price_pass_ms raised {error!r}") from error
         is_empty = not shape.chunk_tokens and not shape.num_decodes
         if not (0.0 < price < float("inf") or (is_empty and price == 0.0)):
@@ -139,7 +147,7 @@ class CheckedTiming:
                 self.model.price_run_ms(num_decodes, context_tokens, physical_context_tokens, passes),
                 dtype=np.float64,
             )
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise PluginError(f"timing model {self.name}: price_run_ms raised {error!r}") from error
         if prices.shape != (passes,):
             raise PluginError(
@@ -147,6 +155,14 @@ class CheckedTiming:
             )
         if not (np.isfinite(prices).all() and (prices > 0.0).all()):
             raise PluginError(f"timing model {self.name}: price_run_ms returned a price that is not finite ms above 0")
+        first = PassShape(num_decodes, context_tokens)
+        first.physical_context_tokens = physical_context_tokens
+        single = self.price_pass_ms(first)
+        if prices[0] != single:
+            raise PluginError(
+                f"timing model {self.name}: price_run_ms prices a pass of {num_decodes} decodes with {context_tokens} "
+                f"context tokens at {prices[0]} ms, price_pass_ms at {single} ms: they must be the same number"
+            )
         return prices
 
 

@@ -12,7 +12,6 @@ import numpy as np
 
 from windtunnel.timing.base import FloatArray, PassShape
 
-
 TABLE_TOKENS = 1 << 17  # contexts up to here are looked up: a run of few requests is then one slice
 
 

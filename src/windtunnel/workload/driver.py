@@ -4,13 +4,17 @@ Decides release times and the order at equal times: (ready time, session number)
 queues and owns no clock; whoever does calls `release` and `finished`. Open loop: first turns are sent at their
 arrival times. Closed loop: `concurrency` sessions are active at once; a session keeps its place through all its turns
 and think times, and when it ends the next one starts at that instant. In both, a later turn is sent a delay after the
-turn before it has ended.
+turn before it has ended. A request with dependencies is sent a delay after the last of them has ended; if one of them
+was rejected, failed or cancelled it is never sent, and nor is what waits for it. Equal ready times in such a workload
+go by request number.
 """
 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from heapq import heappop, heappush
+from typing import Literal
 
 import numpy as np
 
@@ -18,6 +22,8 @@ from windtunnel.errors import InputError
 from windtunnel.workload.session import Workload
 
 INFINITY = float("inf")
+
+OnFailedDependency = Literal["cancel", "release"]
 
 
 class Driver:
@@ -28,28 +34,58 @@ class Driver:
             later; in a closed loop the time of that call. NaN before.
         released: requests sent so far.
         in_flight: requests sent and not yet finished.
+        workload: the workload as it turns out. The one given, until an output that a later prompt quotes comes out
+            shorter than asked for; then a copy with the prompts as they were sent.
     """
 
-    def __init__(self, workload: Workload, concurrency: int | None = None) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        concurrency: int | None = None,
+        *,
+        on_failed_dependency: OnFailedDependency = "cancel",
+    ) -> None:
         """`concurrency` is the number of active sessions of a closed loop; None is an open loop.
 
         Raises:
-            InputError: `concurrency` is below 1.
+            InputError: `concurrency` is below 1, or of the wrong kind for the workload.
         """
         if concurrency is not None and concurrency < 1:
             raise InputError(f"found {concurrency}, expected at least 1 session", field="concurrency")
+        if concurrency is not None and workload.dependencies:
+            raise InputError(
+                f"has no meaning for {workload.source}: its requests wait for each other, not for a place",
+                field="concurrency",
+            )
+        if on_failed_dependency != "cancel" and not workload.dependencies:
+            raise InputError(
+                f"has no effect: no request of {workload.source} waits for another by name",
+                field="on_failed_dependency",
+            )
+        if concurrency is None and workload.needs_concurrency:
+            raise InputError(f"missing for {workload.source}: {workload.needs_concurrency}", field="concurrency")
+        self.workload = workload
+        self._original = workload
         self.arrival_ms = array("d", [float("nan")]) * workload.num_requests
         self.released = 0
         self.in_flight = 0
-        self._workload = workload
         self._closed_loop = concurrency is not None
         self._sent = bytearray(workload.num_requests)  # 1 while in flight
-        # (ready_ms, session, request): turns whose session waits for them; in a closed loop first turns as well
+        # What breaks ties: the number of the session, or of the request where sessions are mere labels.
+        self._rank: Sequence[int] = range(workload.num_requests) if workload.dependencies else workload.session
+        # (ready_ms, rank, request): turns whose session waits for them; in a closed loop first turns as well
         self._ready: list[tuple[float, int, int]] = []
-        self._started = 0  # sessions started, in `_session_order`
-        self._session_order = array("q", range(workload.num_sessions))
-        self._session_ms = array("d")  # arrivals in that order; open loop only
-        self._next_session_ms = INFINITY  # ... of the next session to start
+        self._started = 0  # roots sent, in `_roots`
+        self._roots = workload.first_turn
+        self._root_ms = array("d")  # arrivals in that order; open loop only
+        self._next_root_ms = INFINITY  # ... of the next root to send
+        self._releases_on_failure = on_failed_dependency == "release"
+        self._unmet = {request: len(before) for request, before in workload.dependencies.items() if before}
+        self._dependents: dict[int, list[int]] = {}
+        for request in self._unmet:
+            for before in workload.dependencies[request]:
+                self._dependents.setdefault(before, []).append(request)
+        self._never_sent: list[tuple[int, str]] = []
         if concurrency is None:
             self._sort_by_arrival()
         else:
@@ -59,32 +95,31 @@ class Driver:
     @property
     def exhausted(self) -> bool:
         """Nothing is left to release and nothing is in flight."""
-        return not self._ready and not self.in_flight and self._next_session_ms == INFINITY
+        return not self._ready and not self.in_flight and self._next_root_ms == INFINITY and not self._unmet
 
     def next_ready_ms(self) -> float:
         """When `release` will next have something to send; infinity if that takes a completion, or never comes."""
-        if self._ready and self._ready[0][0] < self._next_session_ms:
+        if self._ready and self._ready[0][0] < self._next_root_ms:
             return self._ready[0][0]
-        return self._next_session_ms
+        return self._next_root_ms
 
     def release(self, now_ms: float) -> list[int]:
         """Send what is ready at or before `now_ms`: request numbers, ordered by (ready time, session number)."""
         ready = self._ready
         sent: list[int] = []
         while True:
-            session_ms = self._next_session_ms
-            if ready and (turn := ready[0])[0] <= now_ms and (
-                turn[0] < session_ms or self._is_before_next_session(turn)
-            ):
+            root_ms = self._next_root_ms
+            if ready and (turn := ready[0])[0] <= now_ms and (turn[0] < root_ms or self._is_before_next_root(turn)):
                 heappop(ready)
                 request = turn[2]
                 self.arrival_ms[request] = now_ms if self._closed_loop else turn[0]
-            elif session_ms <= now_ms:
+                self.workload.settle(request)
+            elif root_ms <= now_ms:
                 started = self._started
-                request = self._workload.first_turn[self._session_order[started]]
-                self.arrival_ms[request] = session_ms
+                request = self._roots[started]
+                self.arrival_ms[request] = root_ms
                 self._started = started = started + 1
-                self._next_session_ms = self._session_ms[started] if started < len(self._session_ms) else INFINITY
+                self._next_root_ms = self._root_ms[started] if started < len(self._root_ms) else INFINITY
             else:
                 break
             self._sent[request] = 1
@@ -93,10 +128,23 @@ class Driver:
         self.in_flight += len(sent)
         return sent
 
-    def finished(self, request: int, now_ms: float, *, cancelled: bool = False) -> None:
+    def finished(
+        self,
+        request: int,
+        now_ms: float,
+        *,
+        cancelled: bool = False,
+        failed: str = "",
+        output_tokens: int | None = None,
+    ) -> None:
         """A request has reached its end at `now_ms`, which makes the next turn of its session due after its delay.
 
-        A rejection or failure is an end like a completion; `cancelled` ends the whole session instead.
+        For its session a rejection or failure is an end like a completion; for what depends on it, it is not.
+
+        Args:
+            cancelled: its client gave up, which ends the whole session instead.
+            failed: how it failed, in one word ("rejected", "failed"); "" for a completion.
+            output_tokens: what it generated; None for all that was asked for.
 
         Raises:
             ValueError: the request is not in flight.
@@ -105,36 +153,77 @@ class Driver:
             raise ValueError(f"request {request} is not in flight")
         self._sent[request] = 0
         self.in_flight -= 1
-        workload = self._workload
+        workload = self.workload
+        if output_tokens is not None and workload.accumulates and output_tokens < workload.output_tokens[request]:
+            if workload is self._original:
+                self.workload = workload = workload.for_run()
+            workload.shorten(request, output_tokens)
         following = workload.next_turn[request]
         if following >= 0 and not cancelled:
-            delay_ms = workload.time_ms[following]
-            if delay_ms != delay_ms:  # not stated
-                delay_ms = 0.0
-            heappush(self._ready, (now_ms + delay_ms, workload.session[request], following))
+            self._make_ready(following, now_ms)
         elif self._closed_loop:
             self._start_next_session(now_ms)
+        if self._dependents:
+            self._tell_dependents(request, now_ms, "cancelled" if cancelled else failed)
+
+    def take_cancelled(self) -> list[tuple[int, str]]:
+        """Requests that will never be sent since something they wait for did not complete, each told once: why."""
+        never_sent = self._never_sent
+        self._never_sent = []
+        return never_sent
+
+    def _make_ready(self, request: int, now_ms: float) -> None:
+        delay_ms = self.workload.time_ms[request]
+        if delay_ms != delay_ms:  # not stated
+            delay_ms = 0.0
+        heappush(self._ready, (now_ms + delay_ms, self._rank[request], request))
+
+    def _tell_dependents(self, request: int, now_ms: float, failed: str) -> None:
+        for dependent in self._dependents.get(request, ()):
+            if dependent not in self._unmet:
+                continue  # it has been given up already
+            if failed and not self._releases_on_failure:
+                self._give_up(dependent, request, failed)
+                continue
+            self._unmet[dependent] -= 1
+            if not self._unmet[dependent]:
+                del self._unmet[dependent]
+                self._make_ready(dependent, now_ms)
+
+    def _give_up(self, request: int, culprit: int, failed: str) -> None:
+        """Never send a request, nor any that waits for it."""
+        chain = [(request, culprit, failed)]
+        for lost, cause, what in chain:  # grows while it is read
+            if lost in self._unmet:
+                del self._unmet[lost]
+                reason = f"request {self.workload.request_id(cause)}, which it waits for, was {what}"
+                self._never_sent.append((lost, reason))
+                chain += [(dependent, lost, "cancelled") for dependent in self._dependents.get(lost, ())]
+                following = self.workload.next_turn[lost]
+                while following >= 0:
+                    self._never_sent.append((following, f"a turn before it, {reason}"))
+                    chain += [(dependent, following, "cancelled") for dependent in self._dependents.get(following, ())]
+                    following = self.workload.next_turn[following]
 
     def _sort_by_arrival(self) -> None:
-        """Put the sessions in the order of their first arrivals; one without a stated time arrives at zero."""
-        workload = self._workload
-        arrivals = np.array(workload.time_ms, dtype=np.float64)[np.array(workload.first_turn, dtype=np.int64)]
+        """Put the roots in the order of their arrivals; one without a stated time arrives at zero."""
+        roots = self.workload.roots()
+        arrivals = np.array(self.workload.time_ms, dtype=np.float64)[roots]
         arrivals[np.isnan(arrivals)] = 0.0
         order = np.argsort(arrivals, kind="stable")
-        self._session_order = array("q", order.astype(np.int64).tobytes())
-        self._session_ms = array("d", arrivals[order].tobytes())
-        if self._session_ms:
-            self._next_session_ms = self._session_ms[0]
+        self._roots = array("q", roots[order].tobytes())
+        self._root_ms = array("d", arrivals[order].tobytes())
+        if self._root_ms:
+            self._next_root_ms = self._root_ms[0]
 
-    def _is_before_next_session(self, turn: tuple[float, int, int]) -> bool:
-        """Whether a turn that is due at the same time as the next session of the open loop, or later, precedes it."""
-        return turn[0] == self._next_session_ms and turn[1] < self._session_order[self._started]
+    def _is_before_next_root(self, turn: tuple[float, int, int]) -> bool:
+        """Whether a turn that is due at the same time as the next root of the open loop, or later, precedes it."""
+        return turn[0] == self._next_root_ms and turn[1] < self._rank[self._roots[self._started]]
 
     def _start_next_session(self, place_free_ms: float) -> None:
         """Closed loop: make the next first turn ready, when there is a place for its session."""
-        place = self._started
-        if place == len(self._session_order):
+        session = self._started
+        if session == len(self._roots):
             return
-        self._started = place + 1
-        session = self._session_order[place]
-        heappush(self._ready, (place_free_ms, session, self._workload.first_turn[session]))
+        self._started = session + 1
+        heappush(self._ready, (place_free_ms, session, self._roots[session]))

@@ -1,17 +1,26 @@
 """A workload in columns: requests, grouped into sessions of turns.
 
 A session sends its first turn at an arrival time and each later turn a delay after the turn before it has
-ended (closed loop). Requests are numbered in the order they were added, sessions in the order they were
-first seen; these numbers break ties at equal times everywhere. One request costs a few words here, whatever
-its length; its `Content` is built when it is sent and dropped when it is done.
+ended (closed loop); a request with dependencies is sent a delay after the last of them has ended, whatever its
+session. Requests are numbered in the order they were added, sessions in the order they were first seen; these
+numbers break ties at equal times everywhere. One request costs a few words here, whatever its length; its `Content`
+is built when it is sent and dropped when it is done.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from copy import copy
+
+import numpy as np
+import numpy.typing as npt
 
 from windtunnel.workload.content import Content, Run
+from windtunnel.workload.loading import Loading
+
+IntColumn = npt.NDArray[np.int64]
+FloatColumn = npt.NDArray[np.float64]
 
 
 class Workload:
@@ -20,12 +29,19 @@ class Workload:
     Attributes (columns, one entry a request unless said otherwise):
         input_tokens, output_tokens: prompt length and requested output length.
         session, turn: number of its session, and its place in it (0-based).
-        next_turn: request that follows in the same session, -1 for the last turn.
-        time_ms: for a first turn the arrival time, NaN where the source had none; else the delay after the
-            end of the turn before.
+        next_turn: request that follows in the same session, -1 for the last turn and for what has dependencies.
+        time_ms: for a root the arrival time, NaN where the source had none; else the delay after the end of the turn
+            before, or of the last dependency.
         first_turn, last_turn: per session, request number.
+        dependencies: by request number, the requests that must have ended before it is sent. A request that is in
+            here is no turn of a chain, its session is a mere label; with an empty tuple it is a root.
         request_ids, session_ids: names from the source, empty lists when it has none.
         source: what the workload was read from, for reports.
+        origin_ms: time on the clock of the source that is to be zero; None: the earliest arrival of a root.
+        accumulates: whether prompts hold what was generated, however short that was; else a prompt that quotes an
+            output holds those tokens whatever became of the request.
+        needs_concurrency: why it can only be sent in a closed loop, "" if it can be sent at its arrival times.
+        loading: what became of the rows of the files it was read from; None for a load that was not read.
     """
 
     def __init__(self, source: str = "python") -> None:
@@ -38,13 +54,19 @@ class Workload:
         self.time_ms = array("d")
         self.first_turn = array("q")
         self.last_turn = array("q")
+        self.dependencies: dict[int, tuple[int, ...]] = {}
         self.request_ids: list[str] = []
         self.session_ids: list[str] = []
+        self.origin_ms: float | None = None
+        self.accumulates = False
+        self.needs_concurrency = ""
+        self.loading: Loading | None = None
         self._runs_end = array("q")  # per request: end of its slice of the three run columns, which are as in Content
         self._run_origin = array("q")
         self._run_delta = array("q")
         self._run_end = array("q")
         self._quotes = False  # whether any prompt names an output
+        self._generated: dict[int, int] = {}  # output tokens of requests that generated fewer than were asked for
 
     @property
     def num_requests(self) -> int:
@@ -59,6 +81,13 @@ class Workload:
         """Whether any session has more than one turn."""
         return self.num_requests > self.num_sessions
 
+    def roots(self) -> IntColumn:
+        """Numbers of the requests that have an arrival time of their own, ascending."""
+        if not self.dependencies:
+            return np.array(self.first_turn, dtype=np.int64)
+        waits = self.dependencies
+        return np.array([r for r, turn in enumerate(self.turn) if not waits.get(r, turn)], dtype=np.int64)
+
     def add(
         self,
         runs: Sequence[Run],
@@ -66,14 +95,17 @@ class Workload:
         *,
         session: int | None = None,
         time_ms: float = float("nan"),
+        after: Sequence[int] | None = None,
     ) -> int:
         """Append a request and return its number.
 
         Args:
-            runs: the prompt; its total length must be at least one token.
+            runs: the prompt; its total length must be at least one token, not counting outputs that it quotes.
             output_tokens: tokens to generate, 0 or more.
             session: number of an existing session to append a turn to; None starts a new session.
-            time_ms: arrival of a first turn (NaN: not stated), else delay after the previous turn.
+            time_ms: arrival of a root (NaN: not stated), else delay after the previous turn or the dependencies.
+            after: the requests that it waits for, by number (which may be those of later ones), instead of for the
+                previous turn. None waits for that turn; an empty sequence makes a root.
         """
         request = len(self.input_tokens)
         content = Content(runs)
@@ -96,9 +128,58 @@ class Workload:
             before = self.last_turn[session]
             self.session.append(session)
             self.turn.append(self.turn[before] + 1)
-            self.next_turn[before] = request
+            if after is None:
+                self.next_turn[before] = request
             self.last_turn[session] = request
+        if after is not None:
+            self.dependencies[request] = tuple(dict.fromkeys(after))
         return request
+
+    def extend(
+        self,
+        input_tokens: IntColumn,
+        output_tokens: IntColumn,
+        time_ms: FloatColumn,
+        num_runs: IntColumn,
+        runs: tuple[IntColumn, IntColumn, IntColumn],
+    ) -> None:
+        """Append many sessions of one turn: what `add` would do for each, from columns.
+
+        Args:
+            input_tokens, output_tokens, time_ms: one entry a request.
+            num_runs: runs of each prompt.
+            runs: origins, deltas and ends of all runs in order, in the canonical form of `Content`.
+        """
+        first = self.num_requests
+        sessions = np.arange(self.num_sessions, self.num_sessions + len(input_tokens), dtype=np.int64)
+        requests = np.arange(first, first + len(input_tokens), dtype=np.int64)
+        self._runs_end.frombytes((np.cumsum(num_runs) + len(self._run_origin)).astype(np.int64).tobytes())
+        for column, values in zip((self._run_origin, self._run_delta, self._run_end), runs, strict=True):
+            column.frombytes(values.tobytes())
+        self.input_tokens.frombytes(input_tokens.tobytes())
+        self.output_tokens.frombytes(output_tokens.tobytes())
+        self.time_ms.frombytes(time_ms.tobytes())
+        self.session.frombytes(sessions.tobytes())
+        self.turn.frombytes(bytes(8 * len(requests)))
+        self.next_turn.frombytes(b"\xff" * (8 * len(requests)))  # -1
+        self.first_turn.frombytes(requests.tobytes())
+        self.last_turn.frombytes(requests.tobytes())
+
+    def for_run(self) -> Workload:
+        """A copy whose prompts may still change (`shorten`), which shares everything else with this one."""
+        copied = copy(self)
+        copied.input_tokens = array("q", self.input_tokens)
+        copied._generated = {}
+        return copied
+
+    def shorten(self, request: int, output_tokens: int) -> None:
+        """Note that a request generated fewer tokens than it was asked for; to be told before it is quoted."""
+        self._generated[request] = output_tokens
+
+    def settle(self, request: int) -> None:
+        """Bring `input_tokens` of a request up to date with the outputs that it quotes."""
+        if self._generated:
+            self.input_tokens[request] = self.content(request, 0).length
 
     def content(self, request: int, output_tokens: int) -> Content:
         """The prompt, then the `output_tokens` tokens that the request will generate."""
@@ -110,6 +191,8 @@ class Workload:
         content.ends = self._run_end[first:end].tolist()
         content.length = self.input_tokens[request]
         if self._quotes:
+            if self._generated:
+                content = Content([self._as_generated(run) for run in content.runs()])
             content.find_sources()
         content.append_output(request, output_tokens)
         return content
@@ -117,6 +200,12 @@ class Workload:
     def prompt_runs(self, request: int) -> list[Run]:
         """The prompt of a request as (origin, start, length)."""
         return self.content(request, 0).runs()
+
+    def _as_generated(self, run: Run) -> Run:
+        """A run of a prompt, no longer than the output it quotes."""
+        origin, start, length = run
+        generated = self._generated.get(-1 - origin) if origin < 0 else None
+        return run if generated is None else (origin, start, min(length, max(0, generated - start)))
 
     def request_id(self, request: int) -> str:
         """The source's name for a request, else its number."""

@@ -174,73 +174,37 @@ class RadixCache:
     def store(self, lease: RadixLease, upto: int, hold: bool = True) -> None:
         """Give the full pages of the lease's first `upto` tokens to the tree; `hold` goes on holding them.
 
-        Pages that the tree has already are the lease's duplicates, and are freed.
-        """
-        upto -= upto % self.page_size
-        if not upto or not self.caching:
-            return
-        before = lease.node
-        node = self._insert(lease, upto, hold)
-        if upto > lease.inserted:
-            lease.inserted = upto
-        if 0 < lease.border < upto:
-            self._make_border(node, lease.border)
-        if hold and node is not before:
-            if node.parent is before and not node.holders:  # the old end is held on, through the new one
-                node.holders = 1
-                size = node.end - node.start
-                self.evictable_tokens -= size
-                self.protected_tokens += size
-            else:
-                self._lock(node)  # before the old end is let go, so that what both share does not flip
-                if before is not None:
-                    self._unlock(before)
-            lease.node = node
-        lease.held = upto
-
-    def release(self, lease: RadixLease, tokens: int, keep: bool) -> None:
-        """Give up a lease and its pages of `tokens` tokens; `keep` leaves the full ones in the tree, the rest is free."""
-        if keep:
-            self.store(lease, tokens, hold=False)
-        self.free_tokens += -(-tokens // self.page_size) * self.page_size - lease.held
-        if lease.node is not None:
-            self._unlock(lease.node)
-            lease.node = None
-        lease.held = 0
-
-    def _insert(self, lease: RadixLease, upto: int, hold: bool) -> RadixNode:
-        """Put a lease's first `upto` tokens into the tree, below what it holds of it; the node where they end.
-
-        With `hold` the caller will hold that node, so it is no candidate for eviction.
+        What of it lies below the held path and is there already is the lease's duplicate, and is freed.
         """
         page = self.page_size
+        upto -= upto % page
+        if not upto or not self.caching:
+            return
         content = lease.content
         counted = lease.inserted
-        node = lease.node if lease.node is not None else self.root
-        if self._counts_hits:
-            above = node
-            while above.end > counted:
-                above.hits += 1
-                assert above.parent is not None
-                above = above.parent
+        before = lease.node
+        node = self.root if before is None else before
         at = node.end
+        if self._counts_hits:
+            self._count_hits(node, counted)
         while at < upto:
             key = content.key(at, page)
             child = node.children.get(key)
             if child is None:
-                leaf = RadixNode(node, key, content, at, upto)
+                child = RadixNode(node, key, content, at, upto)
                 self._tick += 1  # later than the split of its elder sibling, if there was one
-                leaf.last = leaf.born = self._tick
+                child.last = child.born = self._tick
                 if upto > counted:
-                    leaf.hits = 1
-                node.children[key] = leaf
+                    child.hits = 1
+                node.children[key] = child
                 self.num_nodes += 1
                 self.evictable_tokens += upto - at
                 if self.log_events:
                     self.events.append(CacheEvent(True, content, at // page, upto // page))
                 if not hold:
-                    self._offer(leaf)
-                return leaf
+                    self._offer(child)
+                node = child
+                break
             end = child.end if child.end < upto else upto
             if child.content is not content:
                 end = agree_until(content, child.content, at, end)
@@ -250,8 +214,41 @@ class RadixCache:
             if end > counted:
                 node.hits += 1
             at = end
-        self._touch(node)
-        return node
+        else:
+            self._touch(node)
+        lease.held = upto
+        if upto > counted:
+            lease.inserted = upto
+        if 0 < lease.border < upto:
+            self._make_border(node, lease.border)
+        if hold and node is not before:
+            lease.node = node
+            if node.parent is before and not node.holders:  # the old end is held on, through the new one
+                node.holders = 1
+                size = node.end - node.start
+                self.evictable_tokens -= size
+                self.protected_tokens += size
+                return
+            self._lock(node)  # before the old end is let go, so that what both share does not flip
+            if before is not None:
+                self._unlock(before)
+
+    def release(self, lease: RadixLease, tokens: int, keep: bool) -> None:
+        """Give up a lease and its pages of `tokens` tokens; `keep` leaves the full ones in the tree."""
+        if keep:
+            self.store(lease, tokens, hold=False)
+        self.free_tokens += -(-tokens // self.page_size) * self.page_size - lease.held
+        if lease.node is not None:
+            self._unlock(lease.node)
+            lease.node = None
+        lease.held = 0
+
+    def _count_hits(self, node: RadixNode, counted: int) -> None:
+        """An insertion of a sequence, of which `counted` tokens were inserted before, goes through its held path."""
+        while node.end > counted:
+            node.hits += 1
+            assert node.parent is not None
+            node = node.parent
 
     def _make_border(self, node: RadixNode, at: int) -> None:
         """Make `at` a border between nodes on the path down to `node`."""

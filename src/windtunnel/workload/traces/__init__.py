@@ -1,132 +1,156 @@
 """Trace formats: one module each, and the registry that finds the right one.
 
-Decides which format reads a file, and puts the arrival times of what was read on the clock of a simulation. It never
-knows the fields of a row; formats never know the simulation's clock.
+Decides which format reads a file, which options it honours, and puts the arrival times of what was read on the clock
+of a simulation. It never knows the fields of a row; formats never know the simulation's clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from math import isfinite
 from os import PathLike, fspath
-from typing import Protocol
 
 import numpy as np
 
-from windtunnel.errors import InputError, closest
+from windtunnel.errors import InputError
 from windtunnel.workload.session import Workload
-from windtunnel.workload.traces.mooncake import Mooncake
-from windtunnel.workload.traces.rows import first_row, require_file
+from windtunnel.workload.traces.overlong import OnOverlong, apply_overlong
+from windtunnel.workload.traces.reading import OnBadRow, OnHashMismatch, ReadOptions, TimeUnit, TraceFormat
+from windtunnel.workload.traces.registry import FORMATS, format_called, recognise
+from windtunnel.workload.traces.rows import require_file
 
-
-class TraceFormat(Protocol):
-    """How to read one kind of trace. To add one, put an instance into `FORMATS`.
-
-    Attributes:
-        name: what users call it.
-        row: what one of its rows is, in a few words, for errors.
-    """
-
-    name: str
-    row: str
-
-    def recognises(self, first_row: bytes) -> bool:
-        """Whether a file that begins with this row (UTF-8) looks like one of this format. Must not raise."""
-        ...
-
-    def read(self, paths: Sequence[str], *, block_size: int, limit: int | None) -> Workload:
-        """Read all files as one workload, at most `limit` rows, times in ms as they stand in the files.
-
-        Raises:
-            InputError: with file, line and field.
-        """
-        ...
-
-
-# In the order in which `auto` asks them.
-FORMATS: dict[str, TraceFormat] = {"mooncake": Mooncake()}
+__all__ = ["FORMATS", "ReadOptions", "TraceFormat", "load_trace"]
 
 # Keeps hash id * block size inside 64 bits; the largest blocks in published traces have 512 tokens.
 MAX_TRACE_BLOCK_SIZE = 2**20
+
+# Options that not every format honours: the name, and what a user calls it.
+_OPTION_FIELDS = {
+    "block_size": "trace_block_size",
+    "on_hash_mismatch": "on_hash_mismatch",
+    "missing_output_tokens": "missing_output_tokens",
+    "time_unit": "time_unit",
+    "prefix_ratio": "trace_prefix_ratio",
+    "prefix_groups": "trace_prefix_groups",
+}
 
 
 def load_trace(
     paths: str | PathLike[str] | Sequence[str | PathLike[str]],
     *,
     format: str = "auto",
-    block_size: int = 512,
+    block_size: int | None = None,
     limit: int | None = None,
     speedup: float = 1.0,
+    on_bad_row: OnBadRow = "error",
+    on_hash_mismatch: OnHashMismatch = "error",
+    on_overlong: OnOverlong = "reject",
+    max_model_len: int | None = None,
+    missing_output_tokens: int | None = None,
+    time_unit: TimeUnit | None = None,
+    prefix_ratio: float = 0.0,
+    prefix_groups: int = 0,
 ) -> Workload:
     """Read trace files into one workload whose earliest session arrives at 0 ms.
 
     The origin is the earliest first turn; a first turn without a timestamp counts as one at zero. Names of sessions
-    hold across files.
+    hold across files. `loading` of the result counts what became of the rows.
 
     Args:
         paths: a file or several; `config.schema.SAMPLE_TRACE` is the trace that ships with the package.
-        format: a name in `FORMATS`, or auto to recognise it from the first row of each file.
-        block_size: tokens a hash id of the trace stands for.
+        format: a name in `FORMATS`, or auto to recognise it from the beginning of each file.
+        block_size: tokens a hash id of the trace stands for; None for what is usual in the format.
         limit: read only that many rows, over all files.
         speedup: divides arrival times and turn delays.
+        on_bad_row: what a row that cannot be used does: end the load, or be left out and counted.
+        on_hash_mismatch: what a prompt longer than its hash ids cover is: a bad row, or cut to what they cover.
+        on_overlong: what becomes of a prompt that reaches `max_model_len`; see `apply_overlong`.
+        max_model_len: longest sequence of the engine, in tokens; None for no limit.
+        missing_output_tokens: output length of rows that state none; None makes them bad rows.
+        time_unit: of times whose unit the file does not state.
+        prefix_ratio, prefix_groups: sharing between sessions of a format without content.
 
     Raises:
         InputError: an option or a file that cannot be used, with file, line and field.
     """
-    _check_options(format, block_size, limit, speedup)
+    options = ReadOptions(
+        block_size, limit, on_bad_row, on_hash_mismatch, missing_output_tokens, time_unit, prefix_ratio, prefix_groups
+    )
+    if not (isfinite(speedup) and speedup > 0):
+        raise InputError(f"found {speedup}, expected a number above 0", field="speedup")
+    _check_ranges(options)
+    known = None if format == "auto" else format_called(format)
     files = [fspath(path) for path in ([paths] if isinstance(paths, (str, PathLike)) else paths)]
     if not files:
         raise InputError("no trace file given", field="path")
     for file in files:
         require_file(file)
-    if format == "auto":
-        format = _recognise(files)
-    workload = FORMATS[format].read(files, block_size=block_size, limit=limit)
+    reader = recognise(files, block_size) if known is None else known
+    _check_honoured(options, reader)
+    loading = options.loading
+    loading.format = reader.name
+    loading.block_size = block_size or reader.block_size
+    with _no_garbage_collection():
+        workload = reader.read(files, options)
+    workload.loading = loading
+    loading.requests = workload.num_requests
+    if not workload.num_requests:
+        first = next(iter(loading.first_skipped.values()), "")
+        raise InputError(f"contains no request that can be used; the first of its rows: {first}", source=files[0])
+    workload = apply_overlong(workload, on_overlong, max_model_len)
     _start_clock(workload, speedup)
     return workload
 
 
-def _check_options(format: str, block_size: int, limit: int | None, speedup: float) -> None:
-    if format != "auto" and format not in FORMATS:
-        raise InputError(f"unknown trace format '{format}'; {closest(format, ['auto', *FORMATS])}", field="format")
-    if not 1 <= block_size <= MAX_TRACE_BLOCK_SIZE:
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """A load makes no garbage in cycles: looking for it among what is read only costs time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _check_ranges(options: ReadOptions) -> None:
+    block_size = options.block_size
+    if block_size is not None and not 1 <= block_size <= MAX_TRACE_BLOCK_SIZE:
         message = f"found {block_size}, expected from 1 to {MAX_TRACE_BLOCK_SIZE} tokens"
         raise InputError(message, field="trace_block_size")
-    if limit is not None and limit < 1:
-        raise InputError(f"found {limit}, expected at least 1 row", field="limit")
-    if not (isfinite(speedup) and speedup > 0):
-        raise InputError(f"found {speedup}, expected a number above 0", field="speedup")
+    if options.limit is not None and options.limit < 1:
+        raise InputError(f"found {options.limit}, expected at least 1 row", field="limit")
+    if not 0.0 <= options.prefix_ratio <= 1.0:
+        raise InputError(f"found {options.prefix_ratio}, expected from 0 to 1", field="trace_prefix_ratio")
+    if (options.prefix_ratio > 0) != (options.prefix_groups > 0):
+        raise InputError(
+            "trace_prefix_ratio and trace_prefix_groups have an effect only together: give both above 0, or neither",
+            field="trace_prefix_ratio" if options.prefix_ratio else "trace_prefix_groups",
+        )
 
 
-def _recognise(paths: Sequence[str]) -> str:
-    """The one format that the first rows of all files look like."""
-    chosen = ""
-    for path in paths:
-        line, row = first_row(path)
-        name = next((name for name, known in FORMATS.items() if known.recognises(row)), None)
-        if name is None:
-            expected = "; ".join(f"{name}: {known.row}" for name, known in FORMATS.items())
-            start = row.strip().decode()
-            found = start if len(start) <= 60 else start[:57] + "..."
-            raise InputError(
-                f"fits no known trace format ({expected}); name one with `format` if it is; found {found}",
-                source=path,
-                line=line,
-            )
-        if chosen and name != chosen:
-            message = f"looks like {name}, but {paths[0]} like {chosen}: files read together have one format"
-            raise InputError(message, source=path)
-        chosen = name
-    return chosen
+def _check_honoured(options: ReadOptions, reader: TraceFormat) -> None:
+    defaults = ReadOptions()
+    for name, field in _OPTION_FIELDS.items():
+        if name not in reader.options and getattr(options, name) != getattr(defaults, name):
+            raise InputError(f"has no effect on the trace format {reader.name}", field=field)
 
 
 def _start_clock(workload: Workload, speedup: float) -> None:
-    """Move the earliest arrival to zero, then divide all times by `speedup`, in place."""
+    """Move the origin of the source's clock to zero, then divide all times by `speedup`, in place."""
     times_ms = np.frombuffer(workload.time_ms, dtype=np.float64)
-    first_turns = np.frombuffer(workload.first_turn, dtype=np.int64)
-    arrivals_ms = times_ms[first_turns]
-    arrivals_ms[np.isnan(arrivals_ms)] = 0.0
-    times_ms[first_turns] = arrivals_ms - arrivals_ms.min()
+    roots = workload.roots()
+    arrivals_ms = times_ms[roots]
+    missing = np.isnan(arrivals_ms)
+    arrivals_ms[missing] = 0.0
+    if workload.loading is not None:
+        workload.loading.without_arrival = int(np.count_nonzero(missing))
+    origin_ms = arrivals_ms.min() if workload.origin_ms is None else workload.origin_ms
+    times_ms[roots] = arrivals_ms - origin_ms
+    workload.origin_ms = None
     with np.errstate(over="ignore"):
         times_ms /= speedup
     if not np.isfinite(times_ms).all():

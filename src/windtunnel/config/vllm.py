@@ -1,0 +1,79 @@
+"""Fields of a vLLM engine, under vLLM's own names."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from windtunnel.config.section import Flag, NonNegativeInt, PositiveInt, RuleError, Section
+
+
+def fcfs(value: object) -> object:
+    return "fcfs" if value == "fifo" else value
+
+
+def _release(value: object) -> object:
+    return str(value) if isinstance(value, float) else value  # YAML reads an unquoted release as a number
+
+
+class VllmConfig(Section):
+    """vLLM v1's scheduler and prefix-caching block pool. Names and defaults are vLLM's where it has them."""
+
+    kind: Literal["vllm"] = Field(default="vllm", description="the engine whose scheduler decides")
+    num_gpu_blocks: PositiveInt = Field(
+        default=16384, description="usable KV blocks: vLLM's own number minus one, for its null block"
+    )
+    block_size: PositiveInt = Field(default=64, description="tokens per KV block")
+    max_num_seqs: PositiveInt = Field(default=256, description="requests running at once")
+    max_num_batched_tokens: PositiveInt = Field(default=8192, description="token budget of a pass")
+    max_model_len: PositiveInt | None = Field(default=None, description="longest sequence, prompt and output")
+    enable_prefix_caching: Flag = Field(default=True, description="reuse the KV blocks of earlier prompts")
+    enable_chunked_prefill: Flag = Field(
+        default=True, description="spread a prompt over several passes when the budget is short"
+    )
+    long_prefill_token_threshold: NonNegativeInt = Field(
+        default=0, description="longest chunk of a prompt while other requests are queued or running; 0 is no limit"
+    )
+    long_prefill_token_threshold_adaptive: Flag = Field(
+        default=False, description="raise that limit to an even share of the budget"
+    )
+    watermark: Annotated[float, Field(ge=0, lt=1, strict=True)] = Field(
+        default=0.0, description="share of the blocks that admissions leave free while anything runs"
+    )
+    scheduler_reserve_full_isl: Flag = Field(
+        default=True, description="admit a prompt only if all of it fits, not just its first chunk"
+    )
+    scheduling_policy: Annotated[Literal["fcfs"], BeforeValidator(fcfs)] = Field(
+        default="fcfs", description="order of the waiting queue"
+    )
+    async_scheduling: Literal[False] = Field(default=False, description="asynchronous scheduling is not modelled yet")
+    behaviour: Annotated[Literal["0.33"], BeforeValidator(_release)] = Field(
+        default="0.33", description="the vLLM release whose decisions are made"
+    )
+    fast_forward: Flag = Field(
+        default=True, description="false computes every pass one by one: the same record, slower"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> VllmConfig:
+        if self.long_prefill_token_threshold_adaptive and not self.long_prefill_token_threshold:
+            raise RuleError("{long_prefill_token_threshold_adaptive} needs {long_prefill_token_threshold} above 0")
+        return self
+
+    @property
+    def watermark_blocks(self) -> int:
+        """The watermark as vLLM counts it: a share of all blocks, its null block included."""
+        return int(self.watermark * (self.num_gpu_blocks + 1))
+
+    @property
+    def tokens_per_block(self) -> int:
+        return self.block_size
+
+    @property
+    def max_sequence_tokens(self) -> int | None:
+        return self.max_model_len
+
+    @property
+    def kv_capacity_tokens(self) -> int:
+        return self.num_gpu_blocks * self.block_size
