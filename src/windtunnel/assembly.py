@@ -109,9 +109,9 @@ def simulate(
     except (PluginError, StalledError) as error:
         simulation.halt(clock.now_ms, "error")
         simulation.close()
-        error.partial = Result(config, workload, record, (time.perf_counter() - started) * 1000.0)
+        error.partial = Result(config, simulation.driver.workload, record, (time.perf_counter() - started) * 1000.0)
         raise
-    return Result(config, workload, record, (time.perf_counter() - started) * 1000.0)
+    return Result(config, simulation.driver.workload, record, (time.perf_counter() - started) * 1000.0)
 
 
 def load_workload(config: Config) -> Workload:

@@ -134,3 +134,30 @@ def test_the_first_token_comes_when_the_prefill_pass_ends(overlap: bool) -> None
         Scenario((Send(((0, 0, 4),), 3, time_ms=5.0),), engine, timing=FlatTiming(2.0))
     ).record.requests
     assert (columns.first_admit_ms[0], columns.first_token_ms[0], columns.last_token_ms[0]) == (5.0, 7.0, 11.0)
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_a_request_that_the_engine_gives_up_has_failed(overlap: bool) -> None:
+    """Mixed chunks in a pool of 40: a prompt of 31 finds no room for its last tokens. Whoever waits for it goes on."""
+    sends = (Send(((0, 0, 4),), 30), Send(((1, 0, 31),), 1, time_ms=0.5), Send(((2, 0, 3),), 2, after=1))
+    engine = {
+        "kind": "sglang",
+        "num_gpu_blocks": 40,
+        "chunked_prefill_size": 4,
+        "enable_mixed_chunk": True,
+        "ignore_eos": False,
+        "schedule_conservativeness": 0.0,
+        "overlap_schedule": overlap,
+    }
+    outcomes = [
+        run_sglang(Scenario(sends, engine, timing=FlatTiming(1.0)), fast_forward=fast_forward)
+        for fast_forward in (True, False)
+    ]
+    for outcome in outcomes:
+        columns = outcome.record.requests
+        assert list(columns.status) == [Status.COMPLETED, Status.FAILED, Status.COMPLETED]
+        assert columns.reasons[1].startswith("out of memory: tokens ")
+        assert columns.output_tokens[1] == 0
+        total_ms = columns.terminal_ms[1] - columns.arrival_ms[1]
+        assert sum(getattr(columns, name)[1] for name in TIME_PARTS) == pytest.approx(total_ms, abs=1e-9)
+        assert columns.arrival_ms[2] >= columns.terminal_ms[1]

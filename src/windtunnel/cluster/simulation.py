@@ -135,6 +135,10 @@ class Simulation:
                 for number in driver.release(now_ms):
                     self._arrive(number, now_ms)
                 ready_ms = driver.next_ready_ms()
+            if self.workload.dependencies:
+                for number, reason in driver.take_cancelled():
+                    self._recorder.never_sent(number, now_ms, reason)
+                    self._ended += 1
             if len(boundary) > 1:
                 boundary.sort(key=_by_number)
             for worker in boundary:
@@ -170,10 +174,11 @@ class Simulation:
             return
         if request.failure:
             self._recorder.ended(request, worker.number, Status.FAILED, request.marker_ms, request.failure)
-            self.driver.finished(request.number, now_ms, failed="failed")
+            self.driver.finished(request.number, now_ms, failed="failed", output_tokens=0)
             return
         self._recorder.ended(request, worker.number, Status.COMPLETED, now_ms)
-        self.driver.finished(request.number, now_ms)
+        output_tokens = self.record.requests.output_tokens[request.number]
+        self.driver.finished(request.number, now_ms, output_tokens=output_tokens)
 
     def _expire(self, now_ms: float) -> None:
         timeouts = self._timeouts
@@ -197,7 +202,7 @@ class Simulation:
                 self._to_boundary(worker)
 
     def _arrive(self, number: int, now_ms: float) -> None:
-        workload = self.workload
+        workload = self.driver.workload  # its prompts may quote less of an output than was planned
         prompt_tokens = workload.input_tokens[number]
         output_tokens = workload.output_tokens[number]
         engine_output = self.workers[0].engine.scheduler.limit_output(prompt_tokens, output_tokens)
@@ -211,7 +216,7 @@ class Simulation:
         if reason:
             self._recorder.rejected(number, worker.number, arrival_ms, now_ms, reason)
             self._ended += 1
-            self.driver.finished(number, now_ms)
+            self.driver.finished(number, now_ms, failed="rejected", output_tokens=0)
             return
         request_type = worker.engine.scheduler.request_type
         request = request_type(number, content, prompt_tokens, engine_output, arrival_ms)

@@ -41,9 +41,14 @@ class Recorder:
         columns.terminal_ms[number] = now_ms
         columns.reasons[number] = reason
 
-    def ended(
-        self, request: EndedRequest, worker: int, status: Status, terminal_ms: float, reason: str = ""
-    ) -> None:
+    def never_sent(self, number: int, now_ms: float, reason: str) -> None:
+        """A request will not be sent, because one that it waits for did not complete."""
+        columns = self.record.requests
+        columns.status[number] = Status.CANCELLED
+        columns.terminal_ms[number] = now_ms
+        columns.reasons[number] = reason
+
+    def ended(self, request: EndedRequest, worker: int, status: Status, terminal_ms: float, reason: str = "") -> None:
         """A request left the engine of a worker, or the simulation stopped with it there."""
         record = self.record
         columns = record.requests
@@ -62,11 +67,12 @@ class Recorder:
             columns.first_token_ms[number] = ends[first]
             columns.last_token_ms[number] = ends[last]
             tokens = last - first + 1
-            for before, after in request.breaks:
-                columns.break_request.append(number)
-                columns.break_before.append(before)
-                columns.break_after.append(after)
-                tokens -= after - before - 1
+            if request.breaks:
+                before, after = zip(*request.breaks, strict=True)
+                columns.break_request.extend([number] * len(before))
+                columns.break_before.extend(before)
+                columns.break_after.extend(after)
+                tokens -= sum(after) - sum(before) - len(before)
             columns.output_tokens[number] = tokens
         if request.reused_tokens:
             columns.hit_tokens[number] = request.hit_tokens

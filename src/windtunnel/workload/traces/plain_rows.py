@@ -19,6 +19,8 @@ from windtunnel.workload.session import Workload
 from windtunnel.workload.traces.hash_blocks import FIRST_INTERNED_ID
 from windtunnel.workload.traces.json_rows import HashIds, InputTokens, OutputTokens, TimeMs
 
+_NEWLINE, _RETURN, _OPENED, _CLOSED = b"\n\r{}"
+
 
 class Row(Protocol):
     """What is read of a row; it is plain when everything from `input_tokens` on is None."""
@@ -63,8 +65,8 @@ class PlainRows:
 
         0, with nothing appended, if any line is not a plain row or there are more than `most`.
         """
-        num_lines = block.count(b"\n") + (not block.endswith(b"\n"))
-        if not _holds_an_object_a_line(block, num_lines) or (most is not None and num_lines > most):
+        num_lines = _objects_by_line(block)
+        if not num_lines or not block.isascii() or (most is not None and num_lines > most):
             return 0
         if self._are_bare:
             try:
@@ -92,11 +94,13 @@ class PlainRows:
         return len(rows)
 
 
-def _holds_an_object_a_line(block: bytes, num_lines: int) -> bool:
-    """Whether every line begins and ends like an object, so that none goes on in the next line: ASCII, no blank lines."""
-    ends = block.count(b"}\n") + block.count(b"}\r\n") + block.endswith(b"}")
-    begins = block.count(b"\n{") + block.startswith(b"{")
-    return begins == ends == num_lines and block.isascii()
+def _objects_by_line(block: bytes) -> int:
+    """Number of lines, if every line begins and ends like an object, so that none goes on in the next one; else 0."""
+    text = np.frombuffer(block if block.endswith(b"\n") else block + b"\n", dtype=np.uint8)
+    ends = np.flatnonzero(text == _NEWLINE)
+    last = ends - 1 - (text[ends - 1] == _RETURN)
+    is_whole = text[0] == _OPENED and (text[ends[:-1] + 1] == _OPENED).all() and (text[last] == _CLOSED).all()
+    return len(ends) if is_whole else 0
 
 
 def append_plain_rows(workload: Workload, rows: Sequence[BareRow] | Sequence[Row], block_size: int) -> bool:
