@@ -115,6 +115,32 @@ def test_a_retracted_request_generates_what_it_would_have() -> None:
 
 
 @pytest.mark.parametrize("overlap", [True, False])
+def test_time_to_compute_lost_tokens_again_counts_as_preempted_to_the_last_chunk(overlap: bool) -> None:
+    """With overlap the next chunk is launched before the result of one is known; it belongs to what was lost too."""
+    sends = tuple(Send(((number, 0, 10),), 40) for number in range(2))
+    engine = {
+        "kind": "sglang",
+        "num_gpu_blocks": 70,
+        "chunked_prefill_size": 8,
+        "enable_prefix_caching": False,
+        "schedule_conservativeness": 0.0,
+        "ignore_eos": False,
+        "overlap_schedule": overlap,
+    }
+    scenario = Scenario(sends, engine, timing=FlatTiming(1.0))
+    outcome = run_sglang(scenario, fast_forward=False, observer=TurnLedger)
+    columns = outcome.record.requests
+    victim = list(columns.preemptions).index(1)
+    (ledger,) = outcome.observers
+    chunks = [page.chunks[victim] for _, page in sorted(ledger.pages.items()) if victim in page.chunks]
+    assert len([start for start, _ in chunks if start == 0]) == 2
+    assert len(chunks) >= 6, "computed again in several chunks"
+    spent = time_by_definition(outcome, victim)
+    assert columns.preempted_ms[victim] == spent.preempted_ms
+    assert columns.prefill_ms[victim] == spent.prefill_ms == 2.0
+
+
+@pytest.mark.parametrize("overlap", [True, False])
 def test_decodes_stall_while_others_compute_their_prompts(overlap: bool) -> None:
     """A prompt of 64 in chunks of 8 arrives while another request decodes; SGLang's decodes wait for all of it."""
     sends = (Send(((0, 0, 4),), 30), Send(((1, 0, 64),), 2, time_ms=10.0))

@@ -353,3 +353,19 @@ def test_a_dumped_configuration_reads_back_equal(tmp_path, data):
     path.write_text(dump_config(config))
     assert load_config_file(path) == config
     assert "null" not in dump_config(config).replace("'null'", "")
+
+
+def test_a_load_that_no_memory_holds_is_refused(load):
+    assert message(load, isl="8", osl="8", requests="100000000", turns="2", rate="1") == (
+        "--requests times --turns is more than the 100,000,000 requests that fit in memory"
+    )
+
+
+def test_a_flag_without_a_value_is_an_error(load):
+    assert message(load, report="") == "--report: found nothing, expected a value"
+
+
+@pytest.mark.parametrize("text", ["1.5e3", "15e2", "1.5E+3"])
+def test_every_notation_of_json_is_a_number(load, text):
+    assert load("", max_time_s=text).config.max_time_s == 1500.0
+    assert load(f'{{"max_time_s": {text}}}').config.max_time_s == 1500.0

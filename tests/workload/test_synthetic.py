@@ -118,3 +118,9 @@ def test_exactly_one_way_of_sending_is_needed(concurrency: int | None, fields: d
     with pytest.raises(InputError) as caught:
         generate(concurrency=concurrency, **fields)
     assert str(caught.value) == "workload.synthetic: give exactly one of rate, interval_ms and concurrency"
+
+
+def test_times_beyond_what_milliseconds_can_tell_apart_are_refused():
+    config = SyntheticConfig(isl=8, osl=8, requests=3, interval_ms=1e308)
+    with pytest.raises(InputError, match="expected less than 9"):
+        synthetic_workload(config, block_size=16, speedup=1e-3)

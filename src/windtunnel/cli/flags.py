@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from windtunnel.config.fields import parse_value
 from windtunnel.config.load import Assignment, parse_set
 from windtunnel.config.slo import parse_slo
+from windtunnel.errors import InputError
 
 FIELD_OF_FLAG = {
     "--format": "workload.format",
@@ -70,13 +71,15 @@ def assignments(
         sets: what was given to each `--set`.
 
     Raises:
-        InputError: a `--slo` or `--set` that cannot be read.
+        InputError: a flag with an empty value, or a `--slo` or `--set` that cannot be read.
     """
     given: list[Assignment] = []
     if traces:
         given.append(Assignment("workload.path", list(traces), "TRACE", f"TRACE {' '.join(traces)}"))
     for flag, text in flags.items():
         if text is not None:
+            if not text.strip():
+                raise InputError(f"{flag}: found nothing, expected a value")
             path = FIELD_OF_FLAG[flag]
             given.append(Assignment(path, parse_value(path, text), flag, f"{flag} {text}"))
     for flag, is_given in switches.items():

@@ -16,12 +16,13 @@ from windtunnel.errors import InputError
 
 LARGEST_FILE_BYTES = 1_000_000
 
-_EXPONENT_ONLY = re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+\Z")  # the floats that YAML 1.1, PyYAML's dialect, has not
+# The floats, JSON's among them, that YAML 1.1 has not, which is PyYAML's dialect: 1e3, 1.5e3.
+_EXPONENT = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+\Z")
 
 
 # What PyYAML's constructors raise, besides its own errors, for `!!int x`, for a number of 5,000 digits, for nesting
 # deeper than the stack.
-BAD_SCALAR = (ValueError, AttributeError, RecursionError)
+BAD_SCALAR = (ValueError, AttributeError, LookupError, RecursionError)
 
 
 class ConfigLoader(yaml.SafeLoader):
@@ -38,7 +39,7 @@ class ConfigDumper(yaml.SafeDumper):
 
 
 for _dialect in (ConfigLoader, ConfigDumper):
-    _dialect.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT_ONLY, list("-+0123456789"))
+    _dialect.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+0123456789"))
 
 
 class ConfigFile:

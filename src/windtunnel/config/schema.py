@@ -31,6 +31,9 @@ ROUTERS = ("round-robin", "random", "least-loaded")
 TIMING_MODELS = ("polynomial",)
 
 
+MAX_SYNTHETIC_REQUESTS = 100_000_000
+
+
 class SyntheticConfig(Section):
     """A generated load: `requests` sessions of `turns` turns each, all of one prompt and output length.
 
@@ -57,6 +60,10 @@ class SyntheticConfig(Section):
     def _consistent(self) -> SyntheticConfig:
         if self.rate is not None and self.interval_ms is not None:
             raise RuleError("give either {rate} or {interval_ms}, not both")
+        if self.requests * self.turns > MAX_SYNTHETIC_REQUESTS:
+            raise RuleError(
+                f"{{requests}} times {{turns}} is more than the {MAX_SYNTHETIC_REQUESTS:,} requests that fit in memory"
+            )
         if self.turn_delay_ms and self.turns == 1:
             raise RuleError("{turn_delay_ms} has no effect unless {turns} is at least 2")
         if (self.prefix_ratio > 0) != (self.prefix_groups > 0):

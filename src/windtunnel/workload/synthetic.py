@@ -17,6 +17,9 @@ from windtunnel.workload.session import Workload
 from windtunnel.workload.streams import named_stream
 
 
+MAX_TIME_MS = 2.0**53  # beyond, milliseconds are no longer told apart
+
+
 def synthetic_workload(
     config: SyntheticConfig,
     *,
@@ -38,10 +41,18 @@ def synthetic_workload(
         speedup: divides arrival times and turn delays.
 
     Raises:
-        InputError: not exactly one of `config.rate`, `config.interval_ms` and `concurrency` is given.
+        InputError: not exactly one of `config.rate`, `config.interval_ms` and `concurrency` is given, or times are
+            too large.
     """
     arrivals = _arrival_process(config, concurrency, seed)
     arrival_ms = None if arrivals is None else arrivals.times_ms(config.requests)
+    latest_ms = 0.0 if not arrival_ms else arrival_ms[-1] / speedup
+    if not max(latest_ms, config.turn_delay_ms / speedup) < MAX_TIME_MS:
+        raise InputError(
+            f"found arrivals or delays up to {max(latest_ms, config.turn_delay_ms / speedup):g} ms, "
+            f"expected less than {MAX_TIME_MS:g}",
+            field="workload.synthetic",
+        )
     prefix_tokens = min(_prefix_blocks(config, block_size) * block_size, config.isl)
     draw_group = named_stream(seed, "prefix-groups").random
     workload = Workload("synthetic")

@@ -9,6 +9,7 @@ identity and are only counted. All sizes are tokens, multiples of the page. The 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 from heapq import heapify, heappop, heappush
 from typing import TypeAlias
 
@@ -70,6 +71,9 @@ class RadixLease:
         self.inserted = 0
 
 
+Victim: TypeAlias = tuple[Rank, int, RadixNode]  # who may be evicted: its rank when offered, and which offer it was
+
+
 class RadixCache:
     """All KV pages of an engine: free ones, those of the tree, and those that requests hold beside the tree.
 
@@ -106,7 +110,8 @@ class RadixCache:
         self._newest_first = eviction_policy == "mru"
         self._counts_hits = eviction_policy == "lfu"
         self._tick = 0  # of accesses; a clock would not tell two of one instant apart
-        self._victims: list[tuple[Rank, int, RadixNode]] = []
+        self._victims: list[Victim] = []  # a heap
+        self._latest: deque[Victim] = deque()  # in order; where most go, as candidates mostly come up in order
         self._offers = 0
 
     @property
@@ -318,8 +323,14 @@ class RadixCache:
         if self.free_tokens >= tokens:
             return
         victims = self._victims
-        while self.free_tokens < tokens and victims:
-            rank, order, node = heappop(victims)
+        latest = self._latest
+        while self.free_tokens < tokens:
+            if latest and (not victims or latest[0] < victims[0]):
+                rank, order, node = latest.popleft()
+            elif victims:
+                rank, order, node = heappop(victims)
+            else:
+                return
             parent = node.parent
             if node.children or node.holders or parent is None:
                 node.queued = False
@@ -363,7 +374,11 @@ class RadixCache:
                 heapify(self._victims)
         node.queued = True
         self._offers += 1
-        heappush(self._victims, (node.last if self._by_last else self._rank(node), self._offers, node))
+        entry = (node.last if self._by_last else self._rank(node), self._offers, node)
+        if not self._latest or entry > self._latest[-1]:
+            self._latest.append(entry)
+        else:
+            heappush(self._victims, entry)
 
 
 def _cut_down(node: RadixNode) -> None:
