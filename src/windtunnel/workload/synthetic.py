@@ -16,7 +16,6 @@ from windtunnel.workload.content import Run
 from windtunnel.workload.session import Workload
 from windtunnel.workload.streams import named_stream
 
-
 MAX_TIME_MS = 2.0**53  # beyond, milliseconds are no longer told apart
 
 
