@@ -46,7 +46,7 @@ def test_oracle_decides_what_was_recorded(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("overlap", "runs", "in_runs", "single"), [(False, 1, 19, 1), (True, 1, 18, 2)], ids=["synchronous", "overlap"]
+    ("overlap", "runs", "in_runs", "single"), [(False, 1, 19, 1), (True, 1, 19, 1)], ids=["synchronous", "overlap"]
 )
 def test_runs_are_played_as_runs(overlap: bool, runs: int, in_runs: int, single: int) -> None:
     alone = {

@@ -117,8 +117,9 @@ class DecodeGroup:
         """The members that are done at `finish_step`, in no particular order. O(of them)."""
         finish = self._finish
         finish_step = self.finish_step
-        if all(entry[0] != finish_step for entry in finish[1:3]):
-            return [entry[2] for entry in finish[:1]]
+        below = finish[1:3]
+        if below and below[0][0] != finish_step != below[-1][0]:  # mostly
+            return [finish[0][2]]
         found: list[EngineRequest] = []
         places = [0] if finish else []  # in a heap they stand together at the top
         for place in places:

@@ -164,7 +164,7 @@ class SglangScheduler:
             return 0
         if self.waiting and not self.running.full:
             return 0
-        if self.overlap and (last is None or last.chunks or last.enders):
+        if self.overlap and (last is None or last.enders or (last.chunks and self._frees_pages(last))):
             return 0  # its result, or the lack of one, makes this turn different from the next
         return group.passes_within(self.pool.free_blocks, group.finish_step - group.step)
 
@@ -197,11 +197,15 @@ class SglangScheduler:
         if goes_on:
             passes -= 1
             last -= 1
-        if self.observer is not None:  # it sees pass by pass
-            for number in range(last - passes + 1, last):
-                self._launch_decodes(number, 1, self._fitting_decodes())
-                self.conclude(ends[-1])
-            passes = 1
+        singly = 0
+        if self.observer is not None:
+            singly = passes - 1  # it sees pass by pass
+        elif self.overlap and passes > 1 and self._last is not None and self._last.chunks:
+            singly = 1  # a prompt goes to the tree before the second pass makes room for itself
+        for number in range(last - passes + 1, last - passes + 1 + singly):
+            self._launch_decodes(number, 1, self._fitting_decodes())
+            self.conclude(ends[-1])
+        passes -= singly
         page = self.page_size
         blocks = group.blocks_for(passes)
         # each pass wants a page a member to be free, and takes those it needs; so the last one wants most
@@ -221,6 +225,11 @@ class SglangScheduler:
         self.ratio.note_decodes(passes)
         if self.observer is not None:
             self.observer.on_scheduled(batch)
+
+    def _frees_pages(self, batch: Batch) -> bool:
+        """Whether the result of a batch of prompts, which is in flight, may free pages that are in the tree already."""
+        chunk = batch.chunks[0]
+        return len(batch.chunks) > 1 or self.pool.knows_more(chunk.request.lease, chunk.end)
 
     def blocks_for(self, passes: int) -> int:
         """KV pages that the first `passes` passes of a run of decodes take."""
@@ -458,7 +467,7 @@ class SglangScheduler:
 
     def _process(self, batch: Batch) -> None:
         """The result of a pass is known: tokens, completions, and prompts go to the tree."""
-        end_ms = self.passes.end_ms[-1]
+        end_ms = self.passes.end_ms[batch.number]
         log = self.running.log
         if not batch.decodes:
             log.left_out_ms += end_ms - batch.start_ms

@@ -9,7 +9,6 @@ identity and are only counted. All sizes are tokens, multiples of the page. The 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import deque
 from heapq import heapify, heappop, heappush
 from typing import TypeAlias
 
@@ -71,9 +70,6 @@ class RadixLease:
         self.inserted = 0
 
 
-Victim: TypeAlias = tuple[Rank, int, RadixNode]  # who may be evicted: its rank when offered, and which offer it was
-
-
 class RadixCache:
     """All KV pages of an engine: free ones, those of the tree, and those that requests hold beside the tree.
 
@@ -110,8 +106,7 @@ class RadixCache:
         self._newest_first = eviction_policy == "mru"
         self._counts_hits = eviction_policy == "lfu"
         self._tick = 0  # of accesses; a clock would not tell two of one instant apart
-        self._victims: list[Victim] = []  # a heap
-        self._latest: deque[Victim] = deque()  # in order; where most go, as candidates mostly come up in order
+        self._victims: list[tuple[Rank, int, RadixNode]] = []
         self._offers = 0
 
     @property
@@ -161,6 +156,12 @@ class RadixCache:
             assert node.parent is not None
             node = node.parent
         return tokens
+
+    def knows_more(self, lease: RadixLease, upto: int) -> bool:
+        """Whether some of the lease's first `upto` tokens are in the tree beyond the path that it holds."""
+        node = self.root if lease.node is None else lease.node
+        page = self.page_size
+        return self.caching and node.end + page <= upto and lease.content.key(node.end, page) in node.children
 
     # --- holding and storing
 
@@ -323,14 +324,8 @@ class RadixCache:
         if self.free_tokens >= tokens:
             return
         victims = self._victims
-        latest = self._latest
-        while self.free_tokens < tokens:
-            if latest and (not victims or latest[0] < victims[0]):
-                rank, order, node = latest.popleft()
-            elif victims:
-                rank, order, node = heappop(victims)
-            else:
-                return
+        while self.free_tokens < tokens and victims:
+            rank, order, node = heappop(victims)
             parent = node.parent
             if node.children or node.holders or parent is None:
                 node.queued = False
@@ -374,11 +369,7 @@ class RadixCache:
                 heapify(self._victims)
         node.queued = True
         self._offers += 1
-        entry = (node.last if self._by_last else self._rank(node), self._offers, node)
-        if not self._latest or entry > self._latest[-1]:
-            self._latest.append(entry)
-        else:
-            heappush(self._victims, entry)
+        heappush(self._victims, (node.last if self._by_last else self._rank(node), self._offers, node))
 
 
 def _cut_down(node: RadixNode) -> None:
