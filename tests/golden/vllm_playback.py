@@ -41,7 +41,8 @@ RECORD_FIELDS = (
     "first_admit_ms",
     "first_pass",
     "last_pass",
-    "breaks",
+    "break_before",
+    "break_after",
     "queued_ms",
     "prefill_ms",
     "stalled_ms",
@@ -368,7 +369,7 @@ class Playback:
             if request.first_pass < 0:
                 continue
             emitting = set(range(request.first_pass, request.last_pass + 1))
-            for before, after in request.breaks:
+            for before, after in zip(request.break_before, request.break_after, strict=True):
                 emitting -= set(range(before + 1, after))
             for i in emitting:
                 emitted.setdefault(round(self.passes.end_ms[i]) - 1, set()).add(self.names[request.number])

@@ -87,9 +87,10 @@ class DecodePasses:
             first_gap += 1
         if first > last:
             return
-        breaks = list(zip(self._gap_before[first_gap:gaps], self._gap_after[first_gap:gaps], strict=True))
         if first != request.last_pass + 1:
-            breaks.insert(0, (request.last_pass, first))
-        if breaks:
-            request.breaks = [*request.breaks, *breaks]
+            request.break_before = request.break_before + array("q", (request.last_pass,))
+            request.break_after = request.break_after + array("q", (first,))
+        if first_gap < gaps:
+            request.break_before = request.break_before + self._gap_before[first_gap:gaps]
+            request.break_after = request.break_after + self._gap_after[first_gap:gaps]
         request.last_pass = last

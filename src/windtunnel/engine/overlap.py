@@ -61,7 +61,8 @@ class OverlapEngine(Engine):
                 self._launch_end_ms = self.end_ms + self.timing.price_pass_ms(shape)
                 passes += 1
             self._planned = passes
-            self.end_ms = self._turn_end(passes)
+            # the turn that launches a pass ends with the pass before
+            self.end_ms = flight_end_ms if passes == 1 else self._run_ends.item(passes - 2)
             return self.end_ms
         self._planned = 0
         shape = scheduler.schedule(start_ms)
@@ -83,7 +84,7 @@ class OverlapEngine(Engine):
             reach = self._turns_begun(now_ms)
             if reach < self._planned:
                 self._planned = reach
-                self.end_ms = self._turn_end(reach)
+                self.end_ms = self._flight_end_ms if reach == 1 else self._run_ends.item(reach - 2)
                 self.passes.cuts += 1
         return self.end_ms
 
@@ -103,10 +104,6 @@ class OverlapEngine(Engine):
         if self._planned and self.end_ms != INFINITE:
             free -= self.scheduler.blocks_for(min(self._turns_begun(now_ms), self._planned))
         return free
-
-    def _turn_end(self, turn: int) -> float:
-        """When the turn that launches pass `turn` of a run, from 1, ends: with the pass before."""
-        return self._flight_end_ms if turn == 1 else self._run_ends.item(turn - 2)
 
     def _turns_begun(self, now_ms: float) -> int:
         """How many turns of a run have begun before now_ms, the first one in any case."""

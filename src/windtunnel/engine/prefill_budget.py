@@ -29,6 +29,21 @@ class PrefillBudget:
         unfinished: the request whose prompt does not end with this batch.
     """
 
+    __slots__ = (
+        "_cache",
+        "_charged",
+        "_charged_total",
+        "_chunk_left",
+        "_completions",
+        "_input_left",
+        "_page",
+        "_running",
+        "chunks",
+        "needed_tokens",
+        "unfinished",
+        "wanted_tokens",
+    )
+
     def __init__(
         self,
         cache: RadixCache,
@@ -90,7 +105,9 @@ class PrefillBudget:
             return self._add_uncached(request)
         page = self._page
         want = request.prompt_tokens + request.output_tokens - request.prefix
-        output = min(max(request.max_output_tokens - request.output_tokens, 0), OUTPUT_CLIP)
+        output = request.max_output_tokens - request.output_tokens
+        if output > OUTPUT_CLIP:
+            output = OUTPUT_CLIP
         # as if the prefix was held already, and no longer evictable
         free = cache.free_tokens + cache.evictable_tokens - cache.unheld_tokens(node)
         if want + output + page >= free - self._charged_total:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from array import array
+
 from windtunnel.engine.kv.block_pool import BlockTable
 from windtunnel.workload.content import Content, output_origin
 
 NAN = float("nan")
-NO_BREAKS: list[tuple[int, int]] = []  # shared by the many requests without any; never changed
+NO_BREAKS = array("q")  # shared by the many requests without any; never changed
 
 
 class EngineRequest:
@@ -24,7 +26,7 @@ class EngineRequest:
         finish: while decoding, the step of the group after which its last token is computed.
         failure: why its engine gave it up, "" if it did not.
         emitting_from: while decoding, the pass from which on it emits a token in each.
-        breaks: (last pass before, first pass after) of each stretch without a token.
+        break_before, break_after: per stretch without a token, the last pass before it and the first after it.
         cancelled_ms: when its client gave up, NaN if it did not (no time is greater than that).
         marker_ms: up to when its time is accounted for in the `_ms` fields that follow.
         recovering: preempted, and what was lost is not recomputed yet: up to position `lost`.
@@ -34,7 +36,8 @@ class EngineRequest:
         "admission",
         "arrival_ms",
         "base",
-        "breaks",
+        "break_after",
+        "break_before",
         "cancelled_ms",
         "computed",
         "decode_ms",
@@ -86,7 +89,8 @@ class EngineRequest:
         self.first_pass = -1
         self.last_pass = -1
         self.emitting_from = -1
-        self.breaks = NO_BREAKS
+        self.break_before = NO_BREAKS
+        self.break_after = NO_BREAKS
         self.cancelled_ms = NAN
         self.marker_ms = arrival_ms
         self.queued_ms = 0.0
@@ -173,5 +177,6 @@ class EngineRequest:
         if self.first_pass < 0:
             self.first_pass = first_pass
         elif first_pass != self.last_pass + 1:
-            self.breaks = [*self.breaks, (self.last_pass, first_pass)]
+            self.break_before = self.break_before + array("q", (self.last_pass,))
+            self.break_after = self.break_after + array("q", (first_pass,))
         self.last_pass = last_pass

@@ -71,13 +71,16 @@ class RunningBatch:
                 self.full = False
             place = self._back
             self._back += len(joining)
+        merge = self._merges
+        gaps = self.log.num_gaps
+        emitting_from = self.log.last + 1
         for request in joining:
             self.members[place] = request
             request.admission = place
             place += 1
-            request.merge = self._merges
-            request.first_gap = self.log.num_gaps
-            request.emitting_from = self.log.last + 1
+            request.merge = merge
+            request.first_gap = gaps
+            request.emitting_from = emitting_from
             left = request.max_output_tokens - request.output_tokens
             request.simple_reserve = request.ignore_eos and 0 < left <= OUTPUT_CLIP
             if not request.simple_reserve:
@@ -115,13 +118,13 @@ class RunningBatch:
         """Every member computes one token in each of `passes` passes, the last of which is `batch`."""
         group = self.group
         log = self.log
-        if log.last == batch.number - passes:
-            log.last = batch.number
+        number = batch.number
+        if log.last == number - passes:
+            log.last = number
         else:
-            log.add(batch.number - passes + 1, batch.number)
+            log.add(number - passes + 1, number)
         batch.decodes = True
-        step = group.step + passes
-        group.step = step
+        step = group.step = group.step + passes
         group.context_tokens += passes * group.size
         while group.finish_step == step:
             request = group.pop_finished()

@@ -221,7 +221,8 @@ class SglangScheduler:
     def _launch_decodes(self, last: int, passes: int, blocks: int) -> None:
         """The running batch decodes in `passes` passes, up to number `last`, and none of them retracts anybody."""
         self._batch = batch = Batch(last, self.passes.end_ms[-1], NO_CHUNKS, None)
-        self._launch(batch, passes, blocks)
+        self.pool.take(blocks * self.page_size)
+        self.running.launch(batch, passes)
         self.ratio.note_decodes(passes)
         if self.observer is not None:
             self.observer.on_scheduled(batch)
@@ -272,18 +273,15 @@ class SglangScheduler:
     def conclude(self, start_ms: float) -> None:
         """Process a result whose end is recorded: of the batch of this turn, with overlap of the one before."""
         result = batch = self._batch
+        self._batch = None
         if self.overlap:
             result = self._last
             self.running.in_flight = batch
         self._last = batch
-        self._batch = None
-        observer = self.observer
-        if observer is not None and result is not None:
-            observer.on_result(result)
-        if result is not None and (result.chunks or result.enders):
+        if self.observer is not None:
+            self._observe_result(self.observer, result)
+        elif result is not None and (result.chunks or result.enders):
             self._process(result)
-        if observer is not None:
-            observer.on_concluded()
 
     def physical_tokens(self) -> int:
         """Distinct tokens in the pages that requests hold."""
@@ -403,7 +401,8 @@ class SglangScheduler:
         blocks = self._fitting_decodes()
         if blocks >= 0:
             shape.add_decodes(self.group.size, self.group.context_tokens)
-            self._launch(batch, 1, blocks)
+            self.pool.take(blocks * self.page_size)
+            running.launch(batch, 1)
             running.extend_results_in_flight()
 
     # --- decodes
@@ -428,7 +427,8 @@ class SglangScheduler:
             blocks = self._fitting_decodes()
         batch = Batch(self._next_pass(), now_ms, NO_CHUNKS, None)
         self._shape = PassShape(self.group.size, self.group.context_tokens)
-        self._launch(batch, 1, blocks)
+        self.pool.take(blocks * self.page_size)
+        running.launch(batch, 1)
         return batch
 
     def _retract(self, now_ms: float) -> None:
@@ -457,11 +457,6 @@ class SglangScheduler:
             pool.evict_until(wanted)
         blocks = group.ring[group.step % self.page_size]
         return blocks if blocks * self.page_size <= pool.free_tokens else -1
-
-    def _launch(self, batch: Batch, passes: int, blocks: int) -> None:
-        """The running batch decodes in `passes` passes, which take `blocks` free pages."""
-        self.pool.take(blocks * self.page_size)
-        self.running.launch(batch, passes)
 
     # --- results
 
@@ -496,6 +491,12 @@ class SglangScheduler:
             if not request.gone:
                 log.note_decodes(request, request.first_gap, request.left_out_before_ms, batch.number, end_ms)
                 self._complete(request)
+
+    def _observe_result(self, observer: TurnObserver, result: Batch | None) -> None:
+        if result is not None:
+            observer.on_result(result)
+            self._process(result)
+        observer.on_concluded()
 
     def _complete(self, request: SglangRequest) -> None:
         self.ledger.remove(request, keep=True)

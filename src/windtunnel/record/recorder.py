@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import Protocol
 
 from windtunnel.record.columns import Record, Status
@@ -18,7 +19,8 @@ class EndedRequest(Protocol):
     preemptions: int
     first_pass: int
     last_pass: int
-    breaks: list[tuple[int, int]]
+    break_before: array[int]
+    break_after: array[int]
     queued_ms: float
     prefill_ms: float
     stalled_ms: float
@@ -67,9 +69,10 @@ class Recorder:
             columns.first_token_ms[number] = ends[first]
             columns.last_token_ms[number] = ends[last]
             tokens = last - first + 1
-            if request.breaks:
-                before, after = zip(*request.breaks, strict=True)
-                columns.break_request.extend([number] * len(before))
+            before = request.break_before
+            if before:
+                after = request.break_after
+                columns.break_request.extend(array("q", (number,)) * len(before))
                 columns.break_before.extend(before)
                 columns.break_after.extend(after)
                 tokens -= sum(after) - sum(before) - len(before)

@@ -9,6 +9,7 @@ identity and are only counted. All sizes are tokens, multiples of the page. The 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 from heapq import heapify, heappop, heappush
 from typing import TypeAlias
 
@@ -35,7 +36,9 @@ class RadixNode:
 
     __slots__ = ("born", "children", "content", "end", "hits", "holders", "key", "last", "parent", "queued", "start")
 
-    def __init__(self, parent: RadixNode | None, key: BlockKey, content: Content, start: int, end: int) -> None:
+    def __init__(
+        self, parent: RadixNode | None, key: BlockKey, content: Content, start: int, end: int, tick: int
+    ) -> None:
         self.parent = parent  # None for the root, and for a node that was evicted
         self.key = key
         self.content = content
@@ -43,8 +46,8 @@ class RadixNode:
         self.end = end
         self.children: dict[BlockKey, RadixNode] = {}
         self.holders = 0
-        self.last = 0
-        self.born = 0
+        self.last = tick
+        self.born = tick
         self.hits = 0
         self.queued = False
 
@@ -68,6 +71,9 @@ class RadixLease:
         self.node: RadixNode | None = None
         self.held = 0
         self.inserted = 0
+
+
+Victim: TypeAlias = tuple[Rank, int, RadixNode]  # its rank when it was offered, and the number of the offer
 
 
 class RadixCache:
@@ -99,14 +105,15 @@ class RadixCache:
         self.num_nodes = 0
         self.log_events = log_events and caching
         self.events: list[CacheEvent] = []
-        self.root = RadixNode(None, (), Content(()), 0, 0)
+        self.root = RadixNode(None, (), Content(()), 0, 0, 0)
         self.root.holders = 1
         self._policy = eviction_policy
         self._by_last = eviction_policy == "lru"
         self._newest_first = eviction_policy == "mru"
         self._counts_hits = eviction_policy == "lfu"
         self._tick = 0  # of accesses; a clock would not tell two of one instant apart
-        self._victims: list[tuple[Rank, int, RadixNode]] = []
+        self._victims: list[Victim] = []  # a heap
+        self._newest: deque[Victim] = deque()  # most candidates come up in the order of their eviction
         self._offers = 0
 
     @property
@@ -187,21 +194,15 @@ class RadixCache:
         if not upto or not self.caching:
             return
         content = lease.content
-        counted = lease.inserted
         before = lease.node
         node = self.root if before is None else before
         at = node.end
-        if self._counts_hits:
-            self._count_hits(node, counted)
         while at < upto:
             key = content.key(at, page)
             child = node.children.get(key)
             if child is None:
-                child = RadixNode(node, key, content, at, upto)
                 self._tick += 1  # later than the split of its elder sibling, if there was one
-                child.last = child.born = self._tick
-                if upto > counted:
-                    child.hits = 1
+                child = RadixNode(node, key, content, at, upto, self._tick)
                 node.children[key] = child
                 self.num_nodes += 1
                 self.evictable_tokens += upto - at
@@ -217,16 +218,15 @@ class RadixCache:
                 end -= end % page
             node = child if end == child.end else self._split(child, end)
             self.free_tokens += end - at
-            if end > counted:
-                node.hits += 1
             at = end
         else:
             self._touch(node)
         lease.held = upto
-        if upto > counted:
-            lease.inserted = upto
-        if 0 < lease.border < upto:
-            self._make_border(node, lease.border)
+        if self._counts_hits:
+            self._count_hits(node, lease)
+        border = lease.border
+        if 0 < border < upto and border != node.start:
+            self._make_border(node, border)
         if hold and node is not before:
             lease.node = node
             if node.parent is before and not node.holders:  # the old end is held on, through the new one
@@ -249,8 +249,10 @@ class RadixCache:
             lease.node = None
         lease.held = 0
 
-    def _count_hits(self, node: RadixNode, counted: int) -> None:
-        """An insertion of a sequence, of which `counted` tokens were inserted before, goes through its held path."""
+    def _count_hits(self, node: RadixNode, lease: RadixLease) -> None:
+        """A lease was inserted down to `node`: this counts for what it had not inserted before."""
+        counted = lease.inserted
+        lease.inserted = max(node.end, counted)
         while node.end > counted:
             node.hits += 1
             assert node.parent is not None
@@ -268,11 +270,10 @@ class RadixCache:
         """Cut the pages before `at` off a node; returns them as its new parent. Holders and children stay below."""
         parent = node.parent
         assert parent is not None
-        upper = RadixNode(parent, node.key, node.content, node.start, at)
+        upper = RadixNode(parent, node.key, node.content, node.start, at, node.last)
         upper.holders = 1 if node.holders else 0
         upper.hits = node.hits
         upper.born = node.born
-        upper.last = node.last
         parent.children[node.key] = upper
         node.parent = upper
         node.start = at
@@ -289,27 +290,26 @@ class RadixCache:
             self._offer(node)
 
     def _lock(self, node: RadixNode) -> None:
-        while True:
-            node.holders += 1
-            if node.holders > 1:  # at the latest the root
-                return
-            size = node.end - node.start
-            self.evictable_tokens -= size
-            self.protected_tokens += size
+        end = node
+        node.holders += 1
+        while node.holders == 1:  # the root has one already
             assert node.parent is not None
             node = node.parent
+            node.holders += 1
+        size = end.end - node.end
+        self.evictable_tokens -= size
+        self.protected_tokens += size
 
     def _unlock(self, node: RadixNode) -> None:
         end = node
-        while True:
-            node.holders -= 1
-            if node.holders:
-                break
-            size = node.end - node.start
-            self.evictable_tokens += size
-            self.protected_tokens -= size
+        node.holders -= 1
+        while not node.holders:  # the root keeps one
             assert node.parent is not None
             node = node.parent
+            node.holders -= 1
+        size = end.end - node.end
+        self.evictable_tokens += size
+        self.protected_tokens -= size
         if not end.holders and not end.children:
             self._offer(end)
 
@@ -324,8 +324,12 @@ class RadixCache:
         if self.free_tokens >= tokens:
             return
         victims = self._victims
-        while self.free_tokens < tokens and victims:
-            rank, order, node = heappop(victims)
+        newest = self._newest
+        while self.free_tokens < tokens and (victims or newest):
+            if not victims or (newest and newest[0] < victims[0]):
+                rank, order, node = newest.popleft()
+            else:
+                rank, order, node = heappop(victims)
             parent = node.parent
             if node.children or node.holders or parent is None:
                 node.queued = False
@@ -369,7 +373,11 @@ class RadixCache:
                 heapify(self._victims)
         node.queued = True
         self._offers += 1
-        heappush(self._victims, (node.last if self._by_last else self._rank(node), self._offers, node))
+        victim = (node.last if self._by_last else self._rank(node), self._offers, node)
+        if not self._newest or victim > self._newest[-1]:
+            self._newest.append(victim)
+        else:
+            heappush(self._victims, victim)
 
 
 def _cut_down(node: RadixNode) -> None:
