@@ -49,7 +49,7 @@ class SglangHarness:
     def submit(self, prompt_tokens: int, output_tokens: int, prompt: list[Run] | None = None) -> SglangRequest:
         """A request arrives now, with a prompt of its own unless one is given."""
         runs = prompt if prompt is not None else [(1000 + self._number, 0, prompt_tokens)]
-        content = Content(runs, (output_origin(self._number), 0, output_tokens))
+        content = Content.of(runs, (output_origin(self._number), 0, output_tokens))
         assert sum(run[2] for run in runs) == prompt_tokens
         request = SglangRequest(self._number, content, prompt_tokens, output_tokens, self.now_ms)
         self._number += 1

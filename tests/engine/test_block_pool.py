@@ -19,7 +19,7 @@ from windtunnel.workload.content import Content, Run
 
 
 def prompt(*runs: Run) -> Content:
-    return Content(list(runs))
+    return Content.of(list(runs))
 
 
 def fill(pool: BlockPool, content: Content, hit_blocks: int = 0, unhashed_blocks: int = 0) -> BlockTable:
@@ -200,7 +200,7 @@ class Pools:
 
     def admit(self, runs: list[Run], limit_blocks: int, filled_blocks: int, unhashed_blocks: int) -> None:
         """A new table: hits up to a limit, then computed blocks, then some that are not full yet."""
-        content = Content(runs)
+        content = Content.of(runs)
         hashes: list[int] = []
         self.hasher.extend(hashes, [origin * 1000 + at for origin, start, n in runs for at in range(start, start + n)])
         self.contents.append(content)

@@ -13,7 +13,7 @@ from windtunnel.workload.content import Content
 
 def decoding_request(admission: int, computed: int, left: int = 1000) -> EngineRequest:
     """A request that has computed a prompt of `computed` tokens and has `left` tokens to compute."""
-    request = EngineRequest(admission, Content([(0, 0, computed)]), computed, left + 1, 0.0)
+    request = EngineRequest(admission, Content.of([(0, 0, computed)]), computed, left + 1, 0.0)
     request.admission = admission
     request.computed = computed
     request.output_tokens = 1

@@ -18,7 +18,7 @@ from windtunnel.workload.content import Content, Run
 
 def content(*tokens: int) -> Content:
     """Exactly these tokens: token t is the one at offset t of the same endless stream."""
-    return Content([(0, token, 1) for token in tokens])
+    return Content.of([(0, token, 1) for token in tokens])
 
 
 def cache(*sequences: tuple[int, ...], tokens: int = 100, page_size: int = 1, policy: str = "lru") -> RadixCache:
@@ -243,13 +243,13 @@ def test_a_short_prefix_of_an_evicted_sequence_keeps_no_storage() -> None:
     """1,000,000 pages that continue nothing before them; all but the first are evicted."""
     pages = 1_000_000
     pool = RadixCache(2 * pages, 1)
-    long = RadixLease(Content([(page, 0, 1) for page in range(pages)]), 0)
+    long = RadixLease(Content.of([(page, 0, 1) for page in range(pages)]), 0)
     pool.take(pages)
     pool.release(long, pages, keep=True)
     assert pool.match(long.content, 1).end == 1
     assert pool.num_nodes == 2
     assert retained_bytes(pool) == 24 * pages
-    prefix = RadixLease(Content([(0, 0, 1)]), 0)
+    prefix = RadixLease(Content.of([(0, 0, 1)]), 0)
     pool.hold(prefix, pool.match(prefix.content, 1))
     evict(pool, pages)
     assert (pool.free_tokens, pool.protected_tokens) == (2 * pages - 1, 1)
@@ -261,12 +261,12 @@ def test_an_edge_split_everywhere_keeps_about_what_it_has() -> None:
     pages = 4096
     pool = RadixCache(2 * pages, 1)
     runs: list[Run] = [(page, 0, 1) for page in range(pages)]
-    lease = RadixLease(Content(runs), 0)
+    lease = RadixLease(Content.of(runs), 0)
     pool.take(pages)
     pool.store(lease, pages)
     before = retained_bytes(pool)
     for at in range(8, pages, 8):
-        branch = RadixLease(Content([*runs[:at], (-at, 0, 1)]), 0)
+        branch = RadixLease(Content.of([*runs[:at], (-at, 0, 1)]), 0)
         assert pool.match(branch.content, at + 1).end == at
     assert nodes(pool) == [(at, at + 8) for at in range(0, pages, 8)]
     assert (pool.protected_tokens, pool.evictable_tokens) == (pages, 0)
@@ -291,7 +291,7 @@ class PairedLease:
     """A lease of the cache, and what the oracle keeps for it."""
 
     def __init__(self, runs: list[Run], page_size: int, border: int) -> None:
-        self.lease = RadixLease(Content(runs), border - border % page_size)
+        self.lease = RadixLease(Content.of(runs), border - border % page_size)
         self.tokens = [origin * 1_000_000 + start + i for origin, start, length in runs for i in range(length)]
         self.prompt = self.tokens[: border - border % page_size]
         self.computed = 0

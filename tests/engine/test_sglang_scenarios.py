@@ -211,7 +211,7 @@ def queue_after_arranging(engine: SglangHarness) -> list[int]:
 def test_longest_match_goes_by_all_tokens_that_a_request_has() -> None:
     """The tree holds 1 to 5; of two prompts the one that begins with them goes first, generated tokens included."""
     engine = SglangHarness(100, schedule_policy="lpm")
-    lease = RadixLease(Content(tokens(1, 2, 3, 4, 5)), 0)
+    lease = RadixLease(Content.of(tokens(1, 2, 3, 4, 5)), 0)
     engine.pool.take(5)
     engine.pool.release(lease, 5, keep=True)
     engine.submit(3, 2, tokens(9, 8, 7))
@@ -288,7 +288,7 @@ def test_when_pages_are_taken() -> None:
 def test_the_prompt_can_be_hit_once_its_result_is_known(overlap_schedule: bool) -> None:
     engine = SglangHarness(64, page_size=4, overlap_schedule=overlap_schedule)
     engine.submit(4, 4, [(5, 0, 4)])
-    prompt = Content([(5, 0, 4)])
+    prompt = Content.of([(5, 0, 4)])
     engine.turn()
     assert engine.pool.match(prompt, 4).end == (0 if overlap_schedule else 4)  # with overlap it is in flight
     engine.turn()
@@ -312,7 +312,7 @@ def test_finishing_keeps_all_full_pages_but_the_last_token() -> None:
     request = engine.submit(6, 3)  # 8 of the 9 tokens have KV
     engine.run()
     assert (engine.pool.free_tokens, engine.pool.evictable_tokens) == (56, 8)
-    following = Content([*request.lease.content.runs()[:1], (output_origin(0), 0, 2), (9, 0, 4)])
+    following = Content.of([*request.lease.content.runs()[:1], (output_origin(0), 0, 2), (9, 0, 4)])
     assert engine.pool.match(following, 12).end == 8
 
 

@@ -51,7 +51,7 @@ def engine_request(scenario: Scenario, number: int) -> SglangRequest:
         runs.append((origin, sum(start), length))
     prompt_tokens = sum(run[2] for run in runs)
     output_tokens = described["output_len"]
-    content = Content(runs, (output_origin(number), 0, output_tokens))
+    content = Content.of(runs, (output_origin(number), 0, output_tokens))
     return SglangRequest(number, content, prompt_tokens, output_tokens, 0.0)
 
 

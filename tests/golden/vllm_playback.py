@@ -96,7 +96,7 @@ def engine_request(scenario: Scenario, number: int) -> EngineRequest:
         runs.append((origin, sum(start), length))
     prompt_tokens = sum(run[2] for run in runs)
     output_tokens = max(1, min(described["output_len"], scenario["max_model_len"] - prompt_tokens))
-    content = Content(runs, (output_origin(number), 0, output_tokens))
+    content = Content.of(runs, (output_origin(number), 0, output_tokens))
     return EngineRequest(number, content, prompt_tokens, output_tokens, float(described["arrival_pass"]))
 
 

@@ -38,7 +38,7 @@ outputs = st.none() | st.builds(lambda length: (output_origin(7), 0, length), st
 @given(runs, outputs)
 @fuzz(200)
 def test_a_content_holds_the_tokens_it_was_given(pieces: list[Run], output: Run | None) -> None:
-    content = Content(pieces, output)
+    content = Content.of(pieces, output)
     expected = written_out([*pieces, output] if output is not None else pieces)
     assert tokens_of(content) == expected
     assert content.length == len(expected)
@@ -47,8 +47,8 @@ def test_a_content_holds_the_tokens_it_was_given(pieces: list[Run], output: Run 
 @given(runs, outputs)
 @fuzz(200)
 def test_runs_that_continue_each_other_are_one(pieces: list[Run], output: Run | None) -> None:
-    content = Content(pieces, output)
-    split = Content([(origin, start + at, 1) for origin, start, length in pieces for at in range(length)], output)
+    content = Content.of(pieces, output)
+    split = Content.of([(origin, start + at, 1) for origin, start, length in pieces for at in range(length)], output)
     assert (split.origins, split.deltas, split.ends) == (content.origins, content.deltas, content.ends)
     assert all((before[0], before[1] + before[2]) != after[:2] for before, after in pairwise(content.runs()))
     assert all(length > 0 for _, _, length in content.runs())
@@ -58,11 +58,11 @@ def test_runs_that_continue_each_other_are_one(pieces: list[Run], output: Run | 
 @fuzz(100)
 def test_sources_are_the_outputs_that_the_prompt_names(pieces: list[Run], output: Run | None) -> None:
     named = [origin for origin, _, length in pieces if origin < 0 and length > 0]
-    assert Content(pieces, output).sources == list(dict.fromkeys(named))
+    assert Content.of(pieces, output).sources == list(dict.fromkeys(named))
 
 
 def test_its_own_output_is_no_source() -> None:
-    content = Content([(4, 0, 3), (output_origin(2), 0, 5)], (output_origin(9), 0, 8))
+    content = Content.of([(4, 0, 3), (output_origin(2), 0, 5)], (output_origin(9), 0, 8))
     assert content.sources == [output_origin(2)]
     assert content.runs() == [(4, 0, 3), (-3, 0, 5), (-10, 0, 8)]
 
@@ -80,7 +80,7 @@ def test_contents_agree_as_far_as_their_tokens_do(
     pieces: list[Run], others: list[Run], output: Run | None, data: st.DataObject
 ) -> None:
     common = data.draw(runs)
-    a, b = Content(common + pieces, output), Content(common + others)
+    a, b = Content.of(common + pieces, output), Content.of(common + others)
     ours, theirs = tokens_of(a), tokens_of(b)
     shorter = min(len(ours), len(theirs))
     agreed = next((at for at in range(shorter) if ours[at] != theirs[at]), shorter)
@@ -92,9 +92,9 @@ def test_contents_agree_as_far_as_their_tokens_do(
 @given(runs)
 @fuzz(50)
 def test_a_content_agrees_with_itself(pieces: list[Run]) -> None:
-    content = Content(pieces)
+    content = Content.of(pieces)
     assert agree_until(content, content, 0, content.length) == content.length
-    assert agree_until(content, Content(pieces), 0, content.length) == content.length
+    assert agree_until(content, Content.of(pieces), 0, content.length) == content.length
 
 
 @given(runs, runs, st.integers(1, 6), st.data())
@@ -103,7 +103,7 @@ def test_keys_are_equal_exactly_when_the_blocks_are(
     pieces: list[Run], others: list[Run], size: int, data: st.DataObject
 ) -> None:
     common = data.draw(runs)
-    a, b = Content(common + pieces), Content(common + others)
+    a, b = Content.of(common + pieces), Content.of(common + others)
     ours, theirs = tokens_of(a), tokens_of(b)
     for at in range(min(len(ours), len(theirs)) - size + 1):
         if ours[:at] != theirs[:at]:
@@ -112,7 +112,7 @@ def test_keys_are_equal_exactly_when_the_blocks_are(
 
 
 def test_a_key_inside_a_run_is_short() -> None:
-    content = Content([(3, 10, 8), (5, 0, 8)])
+    content = Content.of([(3, 10, 8), (5, 0, 8)])
     assert content.key(0, 4) == content.key(4, 4) == (3, 10)
     assert content.key(8, 8) == (5, -8)
     assert len(content.key(6, 4)) == 5
@@ -120,7 +120,7 @@ def test_a_key_inside_a_run_is_short() -> None:
 
 def test_the_same_tokens_elsewhere_have_another_key() -> None:
     """A block is its tokens and all before it, so a key means nothing without its position."""
-    assert Content([(3, 0, 4), (3, 0, 4)]).key(4, 4) != Content([(3, 0, 8)]).key(4, 4)
+    assert Content.of([(3, 0, 4), (3, 0, 4)]).key(4, 4) != Content.of([(3, 0, 8)]).key(4, 4)
 
 
 # --- in a workload

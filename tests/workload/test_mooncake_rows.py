@@ -39,7 +39,7 @@ def test_the_last_block_is_cut_at_the_input_length():
 
 
 def test_a_partial_block_is_a_prefix_of_the_whole_one():
-    part, whole = Content(content([7], 100)), Content(content([7, 8], 640))
+    part, whole = Content.of(content([7], 100)), Content.of(content([7, 8], 640))
     assert part.key(64, 36) == whole.key(64, 36)
 
 

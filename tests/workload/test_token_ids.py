@@ -44,7 +44,7 @@ def test_contents_agree_exactly_as_far_as_the_ids_do(drawn: list[tuple[list[int]
     tree = TokenTree()
     contents = []
     for request, (prompt, answer) in enumerate(drawn):
-        contents.append(Content(tree.prompt(prompt)))
+        contents.append(Content.of(tree.prompt(prompt)))
         assert contents[-1].length == len(prompt)
         if answer is not None:
             tree.output(prompt, answer, request)

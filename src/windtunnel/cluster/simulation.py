@@ -73,7 +73,7 @@ class Simulation:
         self._recorder = Recorder(record)
         self._ended = 0
         self._ends: list[tuple[float, int]] = []  # (end, worker) of what is in flight; stale entries are skipped
-        self._boundary: list[Worker] = []  # workers that are between two passes and have to decide what is next
+        self._boundary: list[Worker] = []  # between two passes, with a decision to take; one may be here twice
         self._live: dict[int, EngineRequest] = {}
         self._timeouts: list[tuple[float, int, int]] = []  # (time, request, worker); skipped once it has ended
 
@@ -102,12 +102,14 @@ class Simulation:
         workers = self.workers
         boundary = self._boundary
         timeouts = self._timeouts
+        has_dependencies = bool(self.workload.dependencies)
         ready_ms = driver.next_ready_ms()
         for _ in range(instants):
             next_end_ms = INFINITE
             while ends:
                 end_ms, number = ends[0]
-                if workers[number].engine.end_ms == end_ms:
+                worker = workers[number]
+                if worker.engine.end_ms == end_ms:
                     next_end_ms = end_ms
                     break
                 heappop(ends)
@@ -123,11 +125,12 @@ class Simulation:
                 return False
             clock.now_ms = now_ms
             while next_end_ms == now_ms:
-                worker = workers[heappop(ends)[1]]
+                heappop(ends)
                 if worker.engine.end_ms == now_ms and self._end_passes(worker, now_ms):
                     ready_ms = driver.next_ready_ms()
                 if not ends or ends[0][0] != now_ms:
                     break
+                worker = workers[ends[0][1]]
             if timeouts:
                 self._expire(now_ms)
                 ready_ms = driver.next_ready_ms()
@@ -135,17 +138,18 @@ class Simulation:
                 for number in driver.release(now_ms):
                     self._arrive(number, now_ms)
                 ready_ms = driver.next_ready_ms()
-            if self.workload.dependencies:
+            if has_dependencies:
                 for number, reason in driver.take_cancelled():
                     self._recorder.never_sent(number, now_ms, reason)
                     self._ended += 1
             if len(boundary) > 1:
                 boundary.sort(key=_by_number)
             for worker in boundary:
-                worker.at_boundary = False
-                end_ms = worker.engine.begin(now_ms)
-                if end_ms != INFINITE:
-                    heappush(ends, (end_ms, worker.number))
+                engine = worker.engine
+                if engine.end_ms == INFINITE:  # else it is here twice, and has begun
+                    end_ms = engine.begin(now_ms)
+                    if end_ms != INFINITE:
+                        heappush(ends, (end_ms, worker.number))
             boundary.clear()
         return True
 
@@ -157,11 +161,13 @@ class Simulation:
 
     def _end_passes(self, worker: Worker, now_ms: float) -> bool:
         """What the worker had in flight ends now; returns whether any request left it."""
-        self._to_boundary(worker)
+        self._boundary.append(worker)
         finished = worker.engine.end()
+        if not finished:
+            return False
         for request in finished:
             self._finish(worker, request, now_ms)
-        return bool(finished)
+        return True
 
     def _finish(self, worker: Worker, request: EngineRequest, now_ms: float) -> None:
         """A request has left its engine: it completed, its client gave up, or the engine did."""
@@ -176,8 +182,7 @@ class Simulation:
             self._recorder.ended(request, worker.number, Status.FAILED, request.marker_ms, request.failure)
             self.driver.finished(request.number, now_ms, failed="failed", output_tokens=0)
             return
-        self._recorder.ended(request, worker.number, Status.COMPLETED, now_ms)
-        output_tokens = self.record.requests.output_tokens[request.number]
+        output_tokens = self._recorder.ended(request, worker.number, Status.COMPLETED, now_ms)
         self.driver.finished(request.number, now_ms, output_tokens=output_tokens)
 
     def _expire(self, now_ms: float) -> None:
@@ -199,38 +204,40 @@ class Simulation:
                 heappush(self._ends, (end_ms, worker.number))
             else:
                 self._finish(worker, request, now_ms)
-                self._to_boundary(worker)
+                self._boundary.append(worker)
 
     def _arrive(self, number: int, now_ms: float) -> None:
         workload = self.driver.workload  # its prompts may quote less of an output than was planned
         prompt_tokens = workload.input_tokens[number]
         output_tokens = workload.output_tokens[number]
-        engine_output = self.workers[0].engine.scheduler.limit_output(prompt_tokens, output_tokens)
+        front = self.workers[0].engine.scheduler
+        fits = prompt_tokens <= front.safe_prompt_tokens and prompt_tokens + output_tokens <= front.safe_total_tokens
+        engine_output = output_tokens if fits else front.limit_output(prompt_tokens, output_tokens)
         content = workload.content(number, engine_output)
         routed = RoutedRequest(
             number, workload.session[number], workload.turn[number], prompt_tokens, output_tokens, content
         )
         worker = self._place(routed, now_ms)
+        engine = worker.engine
+        scheduler = engine.scheduler
         arrival_ms = self.driver.arrival_ms[number]
-        reason = worker.engine.scheduler.refusal_at_submission(prompt_tokens, output_tokens)
+        reason = "" if fits else scheduler.refusal_at_submission(prompt_tokens, output_tokens)
         if reason:
             self._recorder.rejected(number, worker.number, arrival_ms, now_ms, reason)
             self._ended += 1
             self.driver.finished(number, now_ms, failed="rejected", output_tokens=0)
             return
-        request_type = worker.engine.scheduler.request_type
-        request = request_type(number, content, prompt_tokens, engine_output, arrival_ms)
+        request = scheduler.request_type(number, content, prompt_tokens, engine_output, arrival_ms)
         self._live[number] = request
         worker.num_requests += 1
         if self.cancel_after_ms != INFINITE:
             heappush(self._timeouts, (now_ms + self.cancel_after_ms, number, worker.number))
-        engine = worker.engine
         before_ms = engine.end_ms
         end_ms = engine.submit(request, now_ms)
         if end_ms != before_ms:
             heappush(self._ends, (end_ms, worker.number))
-        elif end_ms == INFINITE:
-            self._to_boundary(worker)
+        elif end_ms == INFINITE and (not self._boundary or self._boundary[-1] is not worker):
+            self._boundary.append(worker)
 
     def _place(self, request: RoutedRequest, now_ms: float) -> Worker:
         try:
@@ -239,8 +246,10 @@ class Simulation:
             raise PluginError(
                 f"router {self.router_name} raised {error!r} for request {self.workload.request_id(request.number)}"
             ) from error
+        if type(answer) is int and 0 <= answer < len(self.workers):
+            return self.workers[answer]
         try:
-            number = index(answer)  # an int, or an integer of numpy
+            number = index(answer)  # an integer of numpy will do
         except TypeError:
             number = -1
         if not 0 <= number < len(self.workers):
@@ -250,11 +259,6 @@ class Simulation:
                 f"expected a worker number from 0 to {len(self.workers) - 1}"
             )
         return self.workers[number]
-
-    def _to_boundary(self, worker: Worker) -> None:
-        if not worker.at_boundary:
-            worker.at_boundary = True
-            self._boundary.append(worker)
 
     def halt(self, now_ms: float, why: str) -> None:
         """Stop for good: passes that end by now have happened, those in flight have not."""

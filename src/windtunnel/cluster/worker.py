@@ -20,14 +20,12 @@ class Worker:
     Attributes:
         number: its place among the workers, from 0.
         num_requests: requests sent to it that have not ended.
-        at_boundary: it is between two passes and has to decide what to do next.
     """
 
     def __init__(self, number: int, engine: Engine, clock: Clock) -> None:
         self.number = number
         self.engine = engine
         self.num_requests = 0
-        self.at_boundary = False
         self._clock = clock
 
     @property

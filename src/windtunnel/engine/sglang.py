@@ -24,7 +24,7 @@ from windtunnel.engine.retraction import retract
 from windtunnel.engine.running_batch import RunningBatch
 from windtunnel.engine.sglang_ledger import SglangLedger
 from windtunnel.engine.sglang_request import NO_CHUNKS, Batch, SglangRequest
-from windtunnel.engine.sglang_submission import certain_length, limit_output, refusal
+from windtunnel.engine.sglang_submission import limit_output, refusal, safe_length
 from windtunnel.engine.turn_observer import TurnObserver
 from windtunnel.record.columns import PassColumns
 from windtunnel.timing.base import PassShape
@@ -70,21 +70,17 @@ class SglangScheduler:
         self._last: Batch | None = None  # of the turn before; with overlap it is in flight
         self._batch: Batch | None = None  # of the turn in progress
         self._shape = PassShape()
-        self._certain_length = certain_length(config)
+        self.safe_prompt_tokens = self.safe_total_tokens = safe_length(config)
         self._entries = 0
 
     # --- the front end
 
     def limit_output(self, prompt_tokens: int, output_tokens: int) -> int:
         """Output tokens a request may have: the context length and the size of the pool end it early."""
-        if prompt_tokens + output_tokens <= self._certain_length:
-            return output_tokens
         return limit_output(self.config, prompt_tokens, output_tokens)
 
     def refusal_at_submission(self, prompt_tokens: int, output_tokens: int) -> str:
         """Why a request can never be served, with the smallest setting that would serve it; "" if it can."""
-        if prompt_tokens + output_tokens <= self._certain_length:
-            return ""
         return refusal(self.config, prompt_tokens, output_tokens)
 
     def submit(self, request: EngineRequest) -> None:

@@ -12,7 +12,7 @@ from windtunnel.engine.running_batch import OUTPUT_CLIP
 INPUT_SLACK = 6  # tokens that SGLang keeps free behind the longest prompt it takes, and one more
 
 
-def certain_length(config: SglangConfig) -> int:
+def safe_length(config: SglangConfig) -> int:
     """Length in tokens, of prompt and output together, up to which nothing is ever clipped or refused."""
     return _longest(config, config.kv_capacity_tokens) - INPUT_SLACK - 2 * config.page_size - 2
 

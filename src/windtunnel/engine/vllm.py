@@ -17,7 +17,7 @@ from windtunnel.engine.kv.prefix_tree import Match
 from windtunnel.engine.observer import BatchRow, PassObserver
 from windtunnel.engine.request import EngineRequest
 from windtunnel.engine.vllm_decodes import VllmDecodes
-from windtunnel.engine.vllm_submission import certain_lengths, refusal
+from windtunnel.engine.vllm_submission import refusal, safe_lengths
 from windtunnel.record.columns import PassColumns
 from windtunnel.timing.base import PassShape
 
@@ -34,6 +34,8 @@ class VllmScheduler:
         pool: the KV blocks.
         decodes: the requests of the batch that decode; group: what they have in common.
         request_type: what `submit` takes.
+        safe_prompt_tokens, safe_total_tokens: a request whose prompt, and prompt and output together, are no longer
+            is neither cut short nor refused.
     """
 
     request_type: type[EngineRequest] = EngineRequest
@@ -64,7 +66,7 @@ class VllmScheduler:
         self._prefilling: list[EngineRequest] = []  # those of `running` that do not decode, in that order
         self._head_refused = False  # ... and nothing that could help has happened since
         self._admissions = 0
-        self._longest_prompt, self._longest_sequence = certain_lengths(config)
+        self.safe_prompt_tokens, self.safe_total_tokens = safe_lengths(config)
         self._chunks: list[EngineRequest] = []  # of the pass in flight, in batch order
         self._rows: list[EngineRequest] = []  # ... all of its requests, when it goes request by request
         self._decoders: list[EngineRequest] = []  # ... and the members that the group had before
@@ -77,8 +79,6 @@ class VllmScheduler:
 
     def refusal_at_submission(self, prompt_tokens: int, output_tokens: int) -> str:
         """Why a request can never be served; "" if it can."""
-        if prompt_tokens <= self._longest_prompt and prompt_tokens + output_tokens <= self._longest_sequence:
-            return ""
         return refusal(self.config, prompt_tokens, output_tokens)
 
     def submit(self, request: EngineRequest) -> None:

@@ -9,14 +9,15 @@ from __future__ import annotations
 from windtunnel.config.schema import VllmConfig
 
 
-def certain_lengths(config: VllmConfig) -> tuple[int, int]:
-    """Lengths in tokens, of a prompt and of prompt and output together, up to which nothing is ever refused."""
-    longest_prompt = config.kv_capacity_tokens
+def safe_lengths(config: VllmConfig) -> tuple[int, int]:
+    """Lengths in tokens, of a prompt and of prompt and output together, up to which nothing is cut or refused."""
+    total = config.kv_capacity_tokens
     if config.max_model_len is not None:
-        longest_prompt = min(longest_prompt, config.max_model_len - 1)
+        total = min(total, config.max_model_len)
+    prompt = total if config.max_model_len is None else min(total, config.max_model_len - 1)
     if not config.enable_chunked_prefill:
-        longest_prompt = min(longest_prompt, config.max_num_batched_tokens)
-    return longest_prompt, config.kv_capacity_tokens
+        prompt = min(prompt, config.max_num_batched_tokens)
+    return prompt, total
 
 
 def refusal(config: VllmConfig, prompt_tokens: int, output_tokens: int) -> str:

@@ -50,10 +50,10 @@ class Recorder:
         columns.terminal_ms[number] = now_ms
         columns.reasons[number] = reason
 
-    def ended(self, request: EndedRequest, worker: int, status: Status, terminal_ms: float, reason: str = "") -> None:
-        """A request left the engine of a worker, or the simulation stopped with it there."""
-        record = self.record
-        columns = record.requests
+    def ended(self, request: EndedRequest, worker: int, status: Status, terminal_ms: float, reason: str = "") -> int:
+        """A request left the engine of a worker, or the simulation stopped with it there; returns its output tokens."""
+        columns = self.record.requests
+        tokens = 0
         number = request.number
         columns.status[number] = status
         columns.worker[number] = worker
@@ -63,7 +63,7 @@ class Recorder:
         first = request.first_pass
         last = request.last_pass
         if first >= 0:
-            ends = record.passes[worker].end_ms
+            ends = self.record.passes[worker].end_ms
             columns.first_pass[number] = first
             columns.last_pass[number] = last
             columns.first_token_ms[number] = ends[first]
@@ -89,3 +89,4 @@ class Recorder:
         columns.decode_ms[number] = request.decode_ms
         if reason:
             columns.reasons[number] = reason
+        return tokens

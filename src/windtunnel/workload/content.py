@@ -21,6 +21,13 @@ BlockKey: TypeAlias = tuple[int, ...]
 NO_SOURCES: list[int] = []  # shared by the contents that quote nobody; never changed
 
 
+def quoted_outputs(origins: list[int]) -> list[int]:
+    """The output origins among these, each once."""
+    if not origins or min(origins) >= 0:
+        return NO_SOURCES
+    return list(dict.fromkeys(origin for origin in origins if origin < 0))
+
+
 def output_origin(request_index: int) -> int:
     """Origin of the tokens that request number `request_index` (0-based) generates."""
     return -1 - request_index
@@ -31,12 +38,22 @@ class Content:
 
     Attributes:
         length: number of tokens.
-        sources: output origins (of other requests) among the runs given as `runs`.
+        origins, deltas, ends: the runs, in canonical form; nobody changes them.
+        sources: output origins (of other requests) among the runs of the prompt.
     """
 
     __slots__ = ("deltas", "ends", "length", "origins", "sources")
 
-    def __init__(self, runs: Sequence[Run], output: Run | None = None) -> None:
+    def __init__(self, origins: list[int], deltas: list[int], ends: list[int], length: int, sources: list[int]) -> None:
+        """Takes the canonical runs as they are; `Content.of` builds them from any."""
+        self.origins = origins
+        self.deltas = deltas
+        self.ends = ends
+        self.length = length
+        self.sources = sources
+
+    @classmethod
+    def of(cls, runs: Sequence[Run], output: Run | None = None) -> Content:
         """`runs` is the prompt; `output` is this request's own future output, which is no source."""
         origins: list[int] = []
         deltas: list[int] = []
@@ -53,32 +70,13 @@ class Content:
                 origins.append(origin)
                 deltas.append(delta)
                 ends.append(at)
-        self.origins = origins
-        self.deltas = deltas
-        self.ends = ends
-        self.length = at
-        self.sources = NO_SOURCES
-        if origins:
-            self.find_sources()
+        sources = quoted_outputs(origins)
         if output is not None and output[2] > 0:
             origins.append(output[0])
             deltas.append(output[1] - at)
             at += output[2]
             ends.append(at)
-            self.length = at
-
-    def find_sources(self) -> None:
-        """Set `sources` from the runs; for whoever has just built it."""
-        if min(self.origins) < 0:
-            self.sources = list(dict.fromkeys(origin for origin in self.origins if origin < 0))
-
-    def append_output(self, request_index: int, output_tokens: int) -> None:
-        """Add the tokens that request number `request_index` will generate; for whoever has just built it."""
-        if output_tokens > 0:
-            self.origins.append(-1 - request_index)
-            self.deltas.append(-self.length)
-            self.length += output_tokens
-            self.ends.append(self.length)
+        return cls(origins, deltas, ends, at, sources)
 
     def key(self, at: int, size: int) -> BlockKey:
         """Identity of the `size` tokens at position `at`, among contents that agree before `at`."""

@@ -113,7 +113,8 @@ class Driver:
                 heappop(ready)
                 request = turn[2]
                 self.arrival_ms[request] = now_ms if self._closed_loop else turn[0]
-                self.workload.settle(request)
+                if self.workload is not self._original:
+                    self.workload.settle(request)
             elif root_ms <= now_ms:
                 started = self._started
                 request = self._roots[started]

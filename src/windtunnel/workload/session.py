@@ -16,7 +16,7 @@ from copy import copy
 import numpy as np
 import numpy.typing as npt
 
-from windtunnel.workload.content import Content, Run
+from windtunnel.workload.content import NO_SOURCES, Content, Run, quoted_outputs
 from windtunnel.workload.loading import Loading
 
 IntColumn = npt.NDArray[np.int64]
@@ -108,7 +108,7 @@ class Workload:
                 previous turn. None waits for that turn; an empty sequence makes a root.
         """
         request = len(self.input_tokens)
-        content = Content(runs)
+        content = Content.of(runs)
         self._run_origin.extend(content.origins)
         self._run_delta.extend(content.deltas)
         self._run_end.extend(content.ends)
@@ -185,17 +185,22 @@ class Workload:
         """The prompt, then the `output_tokens` tokens that the request will generate."""
         first = self._runs_end[request - 1] if request else 0
         end = self._runs_end[request]
-        content = Content(())
-        content.origins = self._run_origin[first:end].tolist()
-        content.deltas = self._run_delta[first:end].tolist()
-        content.ends = self._run_end[first:end].tolist()
-        content.length = self.input_tokens[request]
+        origins = self._run_origin[first:end].tolist()
+        deltas = self._run_delta[first:end].tolist()
+        ends = self._run_end[first:end].tolist()
+        length = self.input_tokens[request]
+        sources = NO_SOURCES
         if self._quotes:
             if self._generated:
-                content = Content([self._as_generated(run) for run in content.runs()])
-            content.find_sources()
-        content.append_output(request, output_tokens)
-        return content
+                prompt = Content(origins, deltas, ends, length, sources).runs()
+                return Content.of([self._as_generated(run) for run in prompt], (-1 - request, 0, output_tokens))
+            sources = quoted_outputs(origins)
+        if output_tokens:
+            origins.append(-1 - request)
+            deltas.append(-length)
+            length += output_tokens
+            ends.append(length)
+        return Content(origins, deltas, ends, length, sources)
 
     def prompt_runs(self, request: int) -> list[Run]:
         """The prompt of a request as (origin, start, length)."""

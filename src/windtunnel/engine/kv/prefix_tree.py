@@ -79,7 +79,7 @@ class PrefixTree:
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
-        self.root = Node(None, (), Content([]), 0, 0)
+        self.root = Node(None, (), Content.of(()), 0, 0)
         self.num_nodes = 0
         self.num_splits = 0
 

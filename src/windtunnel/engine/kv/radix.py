@@ -14,7 +14,7 @@ from heapq import heapify, heappop, heappush
 from typing import TypeAlias
 
 from windtunnel.engine.kv.events import CacheEvent
-from windtunnel.workload.content import BlockKey, Content, agree_until
+from windtunnel.workload.content import NO_SOURCES, BlockKey, Content, agree_until
 
 Rank: TypeAlias = int | tuple[int, int]
 
@@ -105,7 +105,7 @@ class RadixCache:
         self.num_nodes = 0
         self.log_events = log_events and caching
         self.events: list[CacheEvent] = []
-        self.root = RadixNode(None, (), Content(()), 0, 0, 0)
+        self.root = RadixNode(None, (), Content.of(()), 0, 0, 0)
         self.root.holders = 1
         self._policy = eviction_policy
         self._by_last = eviction_policy == "lru"
@@ -387,9 +387,4 @@ def _cut_down(node: RadixNode) -> None:
     runs = bisect_left(ends, node.end) + 1
     if len(ends) <= 2 * runs + SPARE_RUNS:
         return
-    head = Content(())
-    head.origins = content.origins[:runs]
-    head.deltas = content.deltas[:runs]
-    head.ends = ends[:runs]
-    head.length = ends[runs - 1]
-    node.content = head
+    node.content = Content(content.origins[:runs], content.deltas[:runs], ends[:runs], ends[runs - 1], NO_SOURCES)
