@@ -1,0 +1,176 @@
+"""A link that carries KV bytes: when each transfer over it ends.
+
+A transfer waits `latency_ms` for its first byte and uses no bandwidth meanwhile; those whose bytes flow share the
+bandwidth equally (processor sharing). Completions come in the order of their end, those of one instant in the order of
+their start. The link decides nothing else: what is carried, and what follows, is its owner's business. All times follow
+from the starts and cancellations alone, however often somebody looks, so runs of passes and single passes agree.
+
+The bytes that a transfer has got since the link was last idle are the same for all that flow, up to when each began.
+So one running sum serves all of them, each ends at a fixed value of it, and an event costs O(log n).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from heapq import heappop, heappush
+
+INFINITE = float("inf")
+BYTES_PER_MS = 1e6  # of one GB/s; a GB is 10**9 bytes
+
+
+class Transfer:
+    """Bytes on their way. Owners subclass it for what they need to know at its end.
+
+    Attributes:
+        size_bytes: how much is carried.
+        start_ms: when it was handed to the link, first-byte latency included in what follows; NaN before.
+        end_ms: when it completed; NaN until then.
+        cancelled: it left the link before its end.
+    """
+
+    __slots__ = ("cancelled", "end_ms", "number", "size_bytes", "start_ms")
+
+    def __init__(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        self.number = -1  # place among the starts of its link
+        self.start_ms = float("nan")
+        self.end_ms = float("nan")
+        self.cancelled = False
+
+
+class Link:
+    """One direction of a connection.
+
+    Args:
+        gb_per_s: bandwidth, in 10**9 bytes per second; infinite is allowed.
+        latency_ms: from the start of a transfer to its first byte.
+        shared: whether transfers share the bandwidth; otherwise each has all of it (unlimited parallelism).
+
+    Attributes:
+        next_ms: when something happens on the link next, infinite if nothing will; call `advance` then.
+        num_transfers: those under way, the ones that wait for their first byte included.
+        busy_ms: time during which bytes flowed, up to the last event.
+        carried_bytes: of the transfers that completed.
+    """
+
+    def __init__(self, gb_per_s: float, latency_ms: float = 0.0, shared: bool = True) -> None:
+        if not gb_per_s > 0:
+            raise ValueError(f"expected a bandwidth above 0 GB/s, found {gb_per_s}")
+        if not 0 <= latency_ms < INFINITE:
+            raise ValueError(f"expected a finite latency of at least 0 ms, found {latency_ms}")
+        self.bytes_per_ms = gb_per_s * BYTES_PER_MS
+        self.latency_ms = latency_ms
+        self.shared = shared and gb_per_s != INFINITE
+        self.next_ms = INFINITE
+        self.num_transfers = 0
+        self.busy_ms = 0.0
+        self.carried_bytes = 0
+        self._starts = 0
+        self._waiting: deque[Transfer] = deque()  # for their first byte; of one latency, so in the order of their start
+        self._flowing: list[tuple[float, int, Transfer]] = []  # a heap by when each ends, in bytes (shared) or in ms
+        self._num_flowing = 0  # without those that were cancelled
+        self._share_bytes = 0.0  # what a transfer that flows since the link was idle has got up to `_last_ms`
+        self._last_ms = 0.0  # of the last event
+        self._done: list[Transfer] = []
+
+    def start(self, transfer: Transfer, now_ms: float) -> None:
+        """Hand over a new transfer at now_ms, which is no earlier than any time the link was told before."""
+        assert now_ms >= self._last_ms, "time never goes back"
+        self._run(now_ms)
+        self._starts += 1
+        transfer.number = self._starts
+        transfer.start_ms = now_ms
+        self.num_transfers += 1
+        if self.latency_ms:
+            self._waiting.append(transfer)
+        else:
+            self._move_to(now_ms)
+            self._flow(transfer)
+        self._plan()
+
+    def cancel(self, transfer: Transfer, now_ms: float) -> None:
+        """Take a transfer that has not ended off the link; the others get its share from now on."""
+        self._run(now_ms)
+        if transfer.cancelled or transfer.end_ms == transfer.end_ms:
+            return
+        transfer.cancelled = True
+        self.num_transfers -= 1
+        if transfer.start_ms + self.latency_ms <= now_ms:
+            self._move_to(now_ms)
+            self._num_flowing -= 1
+        self._plan()
+
+    def advance(self, now_ms: float) -> list[Transfer]:
+        """The transfers that ended by now_ms and were not returned before, in the order of their end, then start."""
+        if self.next_ms > now_ms:
+            return []
+        self._run(now_ms)
+        done = self._done
+        self._done = []
+        self._plan()
+        return done
+
+    def _run(self, now_ms: float) -> None:
+        """Let everything up to now_ms happen; those that end go to `_done`."""
+        while True:
+            begin_ms, end_ms = self._next_begin_ms(), self._next_end_ms()
+            event_ms = end_ms if end_ms <= begin_ms else begin_ms
+            if event_ms > now_ms or event_ms == INFINITE:
+                return
+            if end_ms <= begin_ms:
+                due, _, transfer = heappop(self._flowing)
+                self._move_to(end_ms)
+                if self.shared:
+                    self._share_bytes = due
+                self._num_flowing -= 1
+                self.num_transfers -= 1
+                self.carried_bytes += transfer.size_bytes
+                transfer.end_ms = end_ms
+                self._done.append(transfer)
+            else:
+                self._move_to(begin_ms)
+                self._flow(self._waiting.popleft())
+
+    def _flow(self, transfer: Transfer) -> None:
+        """The first byte of a transfer leaves at `_last_ms`."""
+        if not self.shared:
+            due = self._last_ms + transfer.size_bytes / self.bytes_per_ms
+        else:
+            if not self._num_flowing:
+                self._share_bytes = 0.0
+                self._flowing.clear()
+            due = self._share_bytes + transfer.size_bytes
+        heappush(self._flowing, (due, transfer.number, transfer))
+        self._num_flowing += 1
+
+    def _move_to(self, now_ms: float) -> None:
+        """Those that flow get their bytes up to an event at now_ms."""
+        passed_ms = now_ms - self._last_ms
+        flowing = self._num_flowing
+        if flowing and passed_ms > 0:
+            self.busy_ms += passed_ms
+            if self.shared:
+                self._share_bytes += passed_ms * self.bytes_per_ms / flowing
+        self._last_ms = now_ms
+
+    def _next_begin_ms(self) -> float:
+        waiting = self._waiting
+        while waiting and waiting[0].cancelled:
+            waiting.popleft()
+        return waiting[0].start_ms + self.latency_ms if waiting else INFINITE
+
+    def _next_end_ms(self) -> float:
+        flowing = self._flowing
+        while flowing and flowing[0][2].cancelled:
+            heappop(flowing)
+        if not flowing:
+            return INFINITE
+        due = flowing[0][0]
+        if not self.shared:
+            return due
+        left_ms = (due - self._share_bytes) * self._num_flowing / self.bytes_per_ms
+        return self._last_ms + left_ms if left_ms > 0 else self._last_ms
+
+    def _plan(self) -> None:
+        done = self._done
+        self.next_ms = done[0].end_ms if done else min(self._next_begin_ms(), self._next_end_ms())
