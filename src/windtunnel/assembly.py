@@ -137,6 +137,7 @@ def load_workload(config: Config) -> Workload:
         block_size=wanted.trace_block_size,
         limit=wanted.limit,
         speedup=wanted.speedup,
+        spread=wanted.spread,
         on_bad_row=wanted.on_bad_row,
         on_hash_mismatch=wanted.on_hash_mismatch,
         on_overlong=wanted.on_overlong,

@@ -255,6 +255,8 @@ def test_the_counts_stand_in_the_report_and_are_told(tmp_path: Path, monkeypatch
         "overlong_requests": 2,
         "clipped_requests": 0,
         "dropped_requests": 2,
+        "spread_requests": 0,
+        "spread_step_ms": None,
     }
     assert capsys.readouterr().err.splitlines() == [
         "windtunnel: 1 of 4 rows left out: no input tokens (first: t.jsonl:2: input_length: found 0, expected an "

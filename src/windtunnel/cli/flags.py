@@ -44,6 +44,7 @@ FIELD_OF_FLAG = {
 # Flags without a value: the field, and what it becomes.
 FIELD_OF_SWITCH: dict[str, tuple[str, bool]] = {
     "--no-run-info": ("output.run_info", False),
+    "--spread": ("workload.spread", True),
     "--stepwise": ("engine.fast_forward", False),
 }
 

@@ -51,6 +51,9 @@ def run(
     trace_block_size: Annotated[Text, _field("--trace-block-size", "N", _TRACES)] = None,
     speedup: Annotated[Text, _field("--speedup", "X", _WORKLOAD)] = None,
     limit: Annotated[Text, _field("--limit", "N", _TRACES)] = None,
+    spread: Annotated[
+        bool, _switch("--spread", "Take apart arrivals that the trace has rounded to one instant.", _TRACES)
+    ] = False,
     on_bad_row: Annotated[Text, _field("--on-bad-row", "POLICY", _TRACES)] = None,
     on_hash_mismatch: Annotated[Text, _field("--on-hash-mismatch", "POLICY", _TRACES)] = None,
     on_overlong: Annotated[Text, _field("--on-overlong", "POLICY", _TRACES)] = None,
@@ -121,7 +124,7 @@ def run(
             "--report": report,
             "--requests-out": requests_out,
         }
-        switches = {"--no-run-info": no_run_info, "--stepwise": stepwise}
+        switches = {"--no-run-info": no_run_info, "--stepwise": stepwise, "--spread": spread}
         given = assignments(traces or [], flags, switches, slo or [], fields or [])
         file = read_config_file(config) if config is not None else None
         loaded = load_config(file, given, flags=FLAG_OF_FIELD, sample_workers=SAMPLE_WORKERS)

@@ -79,6 +79,7 @@ TRACE_ONLY = (
     "format",
     "trace_block_size",
     "limit",
+    "spread",
     "on_bad_row",
     "on_hash_mismatch",
     "on_overlong",
@@ -109,6 +110,9 @@ class WorkloadConfig(Section):
         default=None, description="closed loop: sessions in flight at once; arrival times of the trace are ignored"
     )
     limit: PositiveInt | None = Field(default=None, description="read only the first rows of the trace")
+    spread: Flag = Field(
+        default=False, description="take apart arrivals that the trace has rounded to one instant, inside its steps"
+    )
     on_bad_row: Literal["error", "skip"] = Field(
         default="error", description="what a row of the trace that cannot be used does: end the load, or be left out"
     )
@@ -150,6 +154,8 @@ class WorkloadConfig(Section):
     def _consistent(self) -> WorkloadConfig:
         if self.concurrency is not None and self.speedup != 1.0:
             raise RuleError("{speedup} has no effect with {concurrency}: a closed loop ignores arrival times")
+        if self.concurrency is not None and self.spread:
+            raise RuleError("{spread} has no effect with {concurrency}: a closed loop ignores arrival times")
         if self.synthetic is not None:
             for name in TRACE_ONLY[1:]:
                 if getattr(self, name) != type(self).model_fields[name].default:

@@ -28,6 +28,8 @@ class Loading:
         without_arrival: requests that have an arrival of their own, but none is stated.
         without_output: requests whose row states no output length.
         overlong, clipped, dropped: requests whose prompt reaches `max_model_len`; those cut to fit; those left out.
+        spread: requests moved inside the step to which the trace had rounded their arrivals.
+        spread_step_ms: that step, on the clock of the trace; None where arrivals were left as they are.
     """
 
     format: str = ""
@@ -47,6 +49,8 @@ class Loading:
     overlong: int = 0
     clipped: int = 0
     dropped: int = 0
+    spread: int = 0
+    spread_step_ms: float | None = None
 
     @property
     def skipped_rows(self) -> int:
@@ -72,6 +76,8 @@ class Loading:
             "overlong_requests": self.overlong,
             "clipped_requests": self.clipped,
             "dropped_requests": self.dropped,
+            "spread_requests": self.spread,
+            "spread_step_ms": self.spread_step_ms,
         }
 
     def notes(self) -> list[str]:
@@ -87,6 +93,10 @@ class Loading:
         ):
             if count:
                 lines.append(f"{count:,} of {self.requests:,} requests {what}")
+        if self.spread_step_ms is not None:
+            lines.append(
+                f"{self.spread:,} of {self.requests:,} requests spread inside steps of {self.spread_step_ms:g} ms"
+            )
         return lines
 
     def skip(self, kind: str, message: str) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from windtunnel.errors import InputError
 from windtunnel.workload.session import Workload
+from windtunnel.workload.spreading import spread_arrivals
 from windtunnel.workload.traces.overlong import OnOverlong, apply_overlong
 from windtunnel.workload.traces.reading import OnBadRow, OnHashMismatch, ReadOptions, TimeUnit, TraceFormat
 from windtunnel.workload.traces.registry import FORMATS, format_called, recognise
@@ -44,6 +45,7 @@ def load_trace(
     block_size: int | None = None,
     limit: int | None = None,
     speedup: float = 1.0,
+    spread: bool = False,
     on_bad_row: OnBadRow = "error",
     on_hash_mismatch: OnHashMismatch = "error",
     on_overlong: OnOverlong = "reject",
@@ -64,6 +66,7 @@ def load_trace(
         block_size: tokens a hash id of the trace stands for; None for what is usual in the format.
         limit: read only that many rows, over all files.
         speedup: divides arrival times and turn delays.
+        spread: take arrivals that the trace has rounded to one instant apart; see `spread_arrivals`.
         on_bad_row: what a row that cannot be used does: end the load, or be left out and counted.
         on_hash_mismatch: what a prompt longer than its hash ids cover is: a bad row, or cut to what they cover.
         on_overlong: what becomes of a prompt that reaches `max_model_len`; see `apply_overlong`.
@@ -100,7 +103,7 @@ def load_trace(
         first = next(iter(loading.first_skipped.values()), "")
         raise InputError(f"contains no request that can be used; the first of its rows: {first}", source=files[0])
     workload = apply_overlong(workload, on_overlong, max_model_len)
-    _start_clock(workload, speedup)
+    _start_clock(workload, speedup, spread)
     return workload
 
 
@@ -139,8 +142,8 @@ def _check_honoured(options: ReadOptions, reader: TraceFormat) -> None:
             raise InputError(f"has no effect on the trace format {reader.name}", field=field)
 
 
-def _start_clock(workload: Workload, speedup: float) -> None:
-    """Move the origin of the source's clock to zero, then divide all times by `speedup`, in place."""
+def _start_clock(workload: Workload, speedup: float, spread: bool) -> None:
+    """Move the origin of the source's clock to zero, spread arrivals, then divide all times by `speedup`, in place."""
     times_ms = np.frombuffer(workload.time_ms, dtype=np.float64)
     roots = workload.roots()
     arrivals_ms = times_ms[roots]
@@ -149,7 +152,14 @@ def _start_clock(workload: Workload, speedup: float) -> None:
     if workload.loading is not None:
         workload.loading.without_arrival = int(np.count_nonzero(missing))
     origin_ms = arrivals_ms.min() if workload.origin_ms is None else workload.origin_ms
-    times_ms[roots] = arrivals_ms - origin_ms
+    arrivals_ms -= origin_ms
+    if spread:
+        apart = spread_arrivals(arrivals_ms)
+        arrivals_ms = apart.times_ms
+        if workload.loading is not None:
+            workload.loading.spread = apart.moved
+            workload.loading.spread_step_ms = apart.step_ms
+    times_ms[roots] = arrivals_ms
     workload.origin_ms = None
     with np.errstate(over="ignore"):
         times_ms /= speedup
