@@ -26,6 +26,8 @@ def workplace(tmp_path, monkeypatch):
     sample = ROOT / "src" / "windtunnel" / "data" / "mooncake_conversation_sample.jsonl"
     (tmp_path / "requests.txt").write_text("0.5;100;3\n0.7;200;4\n")
     (tmp_path / "trace.jsonl").write_text("".join(sample.read_text().splitlines(keepends=True)[:60]))
+    sweep = ROOT / "src" / "windtunnel" / "validation" / "data" / "dynamo-h200-llama-3.1-8b-fp8.json"
+    (tmp_path / "h200-sweep.json").write_text(sweep.read_text())
     for document in DOCUMENTS:
         for body in blocks(document, "python"):
             if body.startswith("# "):

@@ -25,6 +25,8 @@ from windtunnel.plugins import load_object
 from windtunnel.record.columns import PassColumns, Record
 from windtunnel.timing.base import CheckedTiming, ScaledTiming, TimingModel
 from windtunnel.timing.polynomial import PolynomialTiming
+from windtunnel.timing.profile import PROFILE_PREFIX, load_profile
+from windtunnel.timing.tabulated import TabulatedTiming
 from windtunnel.workload.driver import Driver
 from windtunnel.workload.session import Workload
 from windtunnel.workload.streams import named_stream
@@ -188,6 +190,8 @@ def build_timing(config: Config) -> TimingModel:
     if wanted.kind == "polynomial":
         mixes = isinstance(config.engine, VllmConfig)  # prompts and decodes, in the passes of one engine
         return PolynomialTiming(capacity, wanted.speedup, wanted.decode_speedup, first_tokens_decode=mixes)
+    if wanted.kind.startswith(PROFILE_PREFIX):
+        return _scaled(TabulatedTiming(load_profile(wanted.kind.removeprefix(PROFILE_PREFIX))), config)
     found = load_object(wanted.kind, "timing.kind", TIMING_MODELS)
     model = found
     if callable(found) and (inspect.isclass(found) or not hasattr(found, "price_pass_ms")):
@@ -230,5 +234,8 @@ def _naming(config: Config, part: str, used: object) -> Config:
 
 
 def _checked(model: TimingModel, name: str, config: Config) -> TimingModel:
-    checked = CheckedTiming(model, name)
-    return ScaledTiming(checked, config.timing.speedup) if config.timing.speedup != 1.0 else checked
+    return _scaled(CheckedTiming(model, name), config)
+
+
+def _scaled(model: TimingModel, config: Config) -> TimingModel:
+    return ScaledTiming(model, config.timing.speedup) if config.timing.speedup != 1.0 else model

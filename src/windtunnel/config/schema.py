@@ -212,7 +212,8 @@ class TimingConfig(Section):
     """What a forward pass costs."""
 
     kind: Annotated[str, named(TIMING_MODELS)] = Field(
-        default="polynomial", description="model: polynomial, or module:attribute of one written in Python"
+        default="polynomial",
+        description="model: polynomial, profile:PATH of a measured one, or module:attribute of one written in Python",
     )
     speedup: PositiveFloat = Field(default=1.0, description="divides the duration of every pass")
     decode_speedup: PositiveFloat = Field(default=1.0, description="divides the decode part further; polynomial only")

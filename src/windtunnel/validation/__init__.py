@@ -1,0 +1,1 @@
+"""Real measurements, and how far the timing models are from them."""
