@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
+from windtunnel.cluster.pool import Pool
 from windtunnel.cluster.router import LeastLoadedRouter, RandomRouter, RoundRobinRouter, Router
 from windtunnel.cluster.simulation import Simulation
 from windtunnel.cluster.worker import Clock, Worker
@@ -88,18 +89,26 @@ def simulate(
     if workload is None:
         workload = load_workload(config)
     clock = Clock()
-    record = Record(workload.num_requests, config.cluster.workers)
-    workers = [
-        Worker(number, build_engine(config, timing, passes), clock) for number, passes in enumerate(record.passes)
-    ]
+    record = Record(workload.num_requests, 0)
+    workers: list[Worker] = []
+    pool = Pool("", router, router_name)
+
+    def launch() -> None:
+        passes = PassColumns()
+        record.passes.append(passes)
+        worker = Worker(len(pool.workers), len(workers), len(workers), build_engine(config, timing, passes), clock)
+        workers.append(worker)
+        pool.join(worker)
+
+    for _ in range(config.cluster.workers):
+        launch()
     simulation = Simulation(
         workload,
         Driver(workload, config.workload.concurrency, on_failed_dependency=config.workload.on_failed_dependency),
+        (pool,),
         workers,
-        router,
         record,
         clock,
-        router_name=router_name,
         cancel_after_ms=config.workload.cancel_after_ms or INFINITE,
         max_time_ms=INFINITE if config.max_time_s is None else config.max_time_s * 1000.0,
         progress=progress,

@@ -2,9 +2,10 @@
 
 At equal times, in this order:
     1. passes end, on the lowest worker first; their completions may release requests at the same instant;
-    2. clients give up, in the order of their request numbers;
+    2. what is on the agenda happens: faults, workers that become ready, transfers that end, clients that give up;
     3. requests arrive, in the order of the driver, and are placed by the router;
-    4. passes start, on the lowest worker first.
+    4. passes start, on the lowest worker first;
+    5. an autoscaler looks at what has settled.
 So a completion frees its slot and blocks before an arrival sees the worker, and requests that arrive together
 are batched together. An event at exactly the time cap still happens. (A peer orders simultaneous completions
 by the start of their passes; inside a run of decodes no such order exists.)
@@ -14,12 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
-from operator import index
 
-from windtunnel.cluster.router.base import RoutedRequest, Router
+from windtunnel.cluster.agenda import Agenda, Kind
+from windtunnel.cluster.pool import Pool
+from windtunnel.cluster.router.base import RoutedRequest
 from windtunnel.cluster.worker import Clock, Worker
 from windtunnel.engine.request import EngineRequest
-from windtunnel.errors import PluginError, StalledError
+from windtunnel.errors import StalledError
 from windtunnel.record.columns import Record, Status
 from windtunnel.record.recorder import Recorder
 from windtunnel.workload.driver import Driver
@@ -30,14 +32,36 @@ INSTANTS_PER_POLL = 256
 NAMED_REQUESTS = 5  # in an error about many
 
 
-def _by_number(worker: Worker) -> int:
-    return worker.number
+def _by_order(worker: Worker) -> int:
+    return worker.order
+
+
+class GiveUp:
+    """A client's patience with one request ends."""
+
+    __slots__ = ("_number", "_simulation")
+
+    def __init__(self, simulation: Simulation, number: int) -> None:
+        self._simulation = simulation
+        self._number = number
+
+    def is_due(self) -> bool:
+        return self._number in self._simulation.live
+
+    def happen(self, now_ms: float) -> None:
+        self._simulation.give_up(self._number, now_ms)
 
 
 class Simulation:
     """Workers behind a router, fed by a driver.
 
+    Attributes:
+        agenda: what else will happen.
+        live: the requests that have arrived and not ended, by number.
+
     Args:
+        pools: the workers; a request arrives at the first of them.
+        workers: all engines that there are and will be, by index.
         cancel_after_ms: clients give up on a request that has not ended this long after its arrival.
         max_time_ms: nothing later than this happens.
         progress: called now and then with (virtual ms, requests ended, requests in all).
@@ -48,12 +72,11 @@ class Simulation:
         self,
         workload: Workload,
         driver: Driver,
-        workers: Sequence[Worker],
-        router: Router,
+        pools: Sequence[Pool],
+        workers: list[Worker],
         record: Record,
         clock: Clock,
         *,
-        router_name: str = "router",
         cancel_after_ms: float = INFINITE,
         max_time_ms: float = INFINITE,
         progress: Callable[[float, int, int], None] | None = None,
@@ -61,21 +84,21 @@ class Simulation:
     ) -> None:
         self.workload = workload
         self.driver = driver
-        self.workers = tuple(workers)  # routers see it: not theirs to reorder
-        self.router = router
-        self.router_name = router_name
+        self.pools = tuple(pools)
+        self.workers = workers
         self.record = record
         self.clock = clock
         self.cancel_after_ms = cancel_after_ms
         self.max_time_ms = max_time_ms
         self.progress = progress
         self.should_stop = should_stop
+        self.agenda = Agenda()
+        self.live: dict[int, EngineRequest] = {}
+        self._pool = self.pools[0]
         self._recorder = Recorder(record)
         self._ended = 0
         self._ends: list[tuple[float, int]] = []  # (end, worker) of what is in flight; stale entries are skipped
         self._boundary: list[Worker] = []  # between two passes, with a decision to take; one may be here twice
-        self._live: dict[int, EngineRequest] = {}
-        self._timeouts: list[tuple[float, int, int]] = []  # (time, request, worker); skipped once it has ended
 
     def run(self) -> None:
         """Simulate to the end of the workload, the time cap, or a stop.
@@ -101,7 +124,7 @@ class Simulation:
         ends = self._ends
         workers = self.workers
         boundary = self._boundary
-        timeouts = self._timeouts
+        agenda = self.agenda.entries
         has_dependencies = bool(self.workload.dependencies)
         ready_ms = driver.next_ready_ms()
         for _ in range(instants):
@@ -109,15 +132,15 @@ class Simulation:
             while ends:
                 end_ms, number = ends[0]
                 worker = workers[number]
-                if worker.engine.end_ms == end_ms:
+                if worker.unit.end_ms == end_ms:
                     next_end_ms = end_ms
                     break
                 heappop(ends)
             now_ms = ready_ms if ready_ms < next_end_ms else next_end_ms
-            if timeouts:
-                now_ms = min(now_ms, self._next_timeout_ms())
+            if agenda:
+                now_ms = min(now_ms, self._next_on_agenda_ms())
             if now_ms == INFINITE:
-                if self._live or not driver.exhausted:
+                if self.live or not driver.exhausted:
                     raise StalledError(self._describe_stall())
                 return False
             if now_ms > self.max_time_ms:
@@ -126,13 +149,13 @@ class Simulation:
             clock.now_ms = now_ms
             while next_end_ms == now_ms:
                 heappop(ends)
-                if worker.engine.end_ms == now_ms and self._end_passes(worker, now_ms):
+                if worker.unit.end_ms == now_ms and self._end_passes(worker, now_ms):
                     ready_ms = driver.next_ready_ms()
                 if not ends or ends[0][0] != now_ms:
                     break
                 worker = workers[ends[0][1]]
-            if timeouts:
-                self._expire(now_ms)
+            if agenda:
+                self.agenda.happen(now_ms)
                 ready_ms = driver.next_ready_ms()
             while ready_ms <= now_ms:  # again and again: a rejected turn is followed by the next one at once
                 for number in driver.release(now_ms):
@@ -143,26 +166,26 @@ class Simulation:
                     self._recorder.never_sent(number, now_ms, reason)
                     self._ended += 1
             if len(boundary) > 1:
-                boundary.sort(key=_by_number)
+                boundary.sort(key=_by_order)
             for worker in boundary:
-                engine = worker.engine
-                if engine.end_ms == INFINITE:  # else it is here twice, and has begun
-                    end_ms = engine.begin(now_ms)
+                unit = worker.unit
+                if unit.end_ms == INFINITE:  # else it is here twice, and has begun
+                    end_ms = unit.begin(now_ms)
                     if end_ms != INFINITE:
-                        heappush(ends, (end_ms, worker.number))
+                        heappush(ends, (end_ms, worker.index))
             boundary.clear()
         return True
 
-    def _next_timeout_ms(self) -> float:
-        timeouts = self._timeouts
-        while timeouts and timeouts[0][1] not in self._live:
-            heappop(timeouts)
-        return timeouts[0][0] if timeouts else INFINITE
+    def _next_on_agenda_ms(self) -> float:
+        """When the agenda has something next. Once all requests have ended nothing of it matters any more."""
+        if not self.live and self.driver.exhausted:
+            self.agenda.entries.clear()
+        return self.agenda.next_ms()
 
     def _end_passes(self, worker: Worker, now_ms: float) -> bool:
         """What the worker had in flight ends now; returns whether any request left it."""
         self._boundary.append(worker)
-        finished = worker.engine.end()
+        finished = worker.unit.end()
         if not finished:
             return False
         for request in finished:
@@ -171,100 +194,81 @@ class Simulation:
 
     def _finish(self, worker: Worker, request: EngineRequest, now_ms: float) -> None:
         """A request has left its engine: it completed, its client gave up, or the engine did."""
-        del self._live[request.number]
+        del self.live[request.number]
         worker.num_requests -= 1
         self._ended += 1
         if request.cancelled_ms <= now_ms:
             reason = f"client gave up after {self.cancel_after_ms:g} ms"
-            self._recorder.ended(request, worker.number, Status.CANCELLED, request.cancelled_ms, reason)
+            self._recorder.ended(request, worker.index, Status.CANCELLED, request.cancelled_ms, reason)
             return
         if request.failure:
-            self._recorder.ended(request, worker.number, Status.FAILED, request.marker_ms, request.failure)
+            self._recorder.ended(request, worker.index, Status.FAILED, request.marker_ms, request.failure)
             self.driver.finished(request.number, now_ms, failed="failed", output_tokens=0)
             return
-        output_tokens = self._recorder.ended(request, worker.number, Status.COMPLETED, now_ms)
+        output_tokens = self._recorder.ended(request, worker.index, Status.COMPLETED, now_ms)
         self.driver.finished(request.number, now_ms, output_tokens=output_tokens)
 
-    def _expire(self, now_ms: float) -> None:
-        timeouts = self._timeouts
-        while timeouts and timeouts[0][0] <= now_ms:
-            _, number, worker_number = heappop(timeouts)
-            request = self._live.get(number)
-            if request is None:
-                continue
-            worker = self.workers[worker_number]
-            engine = worker.engine
-            if engine.end_ms != INFINITE and engine.cut(now_ms) == now_ms:  # inside a run, a pass has just ended
-                self._end_passes(worker, now_ms)
-            is_busy = engine.end_ms != INFINITE
-            end_ms = engine.cancel(request, now_ms)
-            # for its client, and so for its session, the request ends now
-            self.driver.finished(request.number, now_ms, cancelled=True)
-            if is_busy:
-                heappush(self._ends, (end_ms, worker.number))
-            else:
-                self._finish(worker, request, now_ms)
-                self._boundary.append(worker)
+    def give_up(self, number: int, now_ms: float) -> None:
+        """The client of a live request gives up."""
+        request = self.live[number]
+        worker = self.workers[request.home]
+        engine = worker.engine
+        if engine.end_ms != INFINITE and worker.unit.cut(now_ms) == now_ms:  # inside a run, a pass has just ended
+            self._end_passes(worker, now_ms)
+        is_busy = engine.end_ms != INFINITE
+        end_ms = engine.cancel(request, now_ms)
+        # for its client, and so for its session, the request ends now
+        self.driver.finished(number, now_ms, cancelled=True)
+        if is_busy:
+            heappush(self._ends, (end_ms, worker.index))
+        else:
+            self._finish(worker, request, now_ms)
+            self._boundary.append(worker)
 
     def _arrive(self, number: int, now_ms: float) -> None:
         workload = self.driver.workload  # its prompts may quote less of an output than was planned
         prompt_tokens = workload.input_tokens[number]
         output_tokens = workload.output_tokens[number]
-        front = self.workers[0].engine.scheduler
+        pool = self._pool
+        front = pool.front
         fits = prompt_tokens <= front.safe_prompt_tokens and prompt_tokens + output_tokens <= front.safe_total_tokens
         engine_output = output_tokens if fits else front.limit_output(prompt_tokens, output_tokens)
         content = workload.content(number, engine_output)
         routed = RoutedRequest(
             number, workload.session[number], workload.turn[number], prompt_tokens, output_tokens, content
         )
-        worker = self._place(routed, now_ms)
-        engine = worker.engine
-        scheduler = engine.scheduler
+        worker = pool.place(routed, now_ms, workload)
+        scheduler = worker.engine.scheduler
         arrival_ms = self.driver.arrival_ms[number]
         reason = "" if fits else scheduler.refusal_at_submission(prompt_tokens, output_tokens)
         if reason:
-            self._recorder.rejected(number, worker.number, arrival_ms, now_ms, reason)
+            self._recorder.rejected(number, worker.index, arrival_ms, now_ms, reason)
             self._ended += 1
             self.driver.finished(number, now_ms, failed="rejected", output_tokens=0)
             return
         request = scheduler.request_type(number, content, prompt_tokens, engine_output, arrival_ms)
-        self._live[number] = request
-        worker.num_requests += 1
+        self.live[number] = request
         if self.cancel_after_ms != INFINITE:
-            heappush(self._timeouts, (now_ms + self.cancel_after_ms, number, worker.number))
+            self.agenda.add(now_ms + self.cancel_after_ms, Kind.TIMEOUT, GiveUp(self, number), number)
+        self.submit(worker, request, now_ms)
+
+    def submit(self, worker: Worker, request: EngineRequest, now_ms: float) -> None:
+        """Put a request in the queue of a worker."""
+        request.home = worker.index
+        worker.num_requests += 1
+        engine = worker.engine
         before_ms = engine.end_ms
         end_ms = engine.submit(request, now_ms)
         if end_ms != before_ms:
-            heappush(self._ends, (end_ms, worker.number))
+            heappush(self._ends, (end_ms, worker.index))
         elif end_ms == INFINITE and (not self._boundary or self._boundary[-1] is not worker):
             self._boundary.append(worker)
-
-    def _place(self, request: RoutedRequest, now_ms: float) -> Worker:
-        try:
-            answer = self.router.route(request, self.workers, now_ms)
-        except (Exception, SystemExit) as error:
-            raise PluginError(
-                f"router {self.router_name} raised {error!r} for request {self.workload.request_id(request.number)}"
-            ) from error
-        if type(answer) is int and 0 <= answer < len(self.workers):
-            return self.workers[answer]
-        try:
-            number = index(answer)  # an integer of numpy will do
-        except TypeError:
-            number = -1
-        if not 0 <= number < len(self.workers):
-            raise PluginError(
-                f"router {self.router_name} returned {answer!r} for request "
-                f"{self.workload.request_id(request.number)}: "
-                f"expected a worker number from 0 to {len(self.workers) - 1}"
-            )
-        return self.workers[number]
 
     def halt(self, now_ms: float, why: str) -> None:
         """Stop for good: passes that end by now have happened, those in flight have not."""
         self.record.interrupted = why
         for worker in self.workers:
-            finished, remaining = worker.engine.halt(now_ms)
+            finished, remaining = worker.unit.halt(now_ms)
             ends = worker.engine.passes.end_ms
             for request in finished:
                 self._finish(worker, request, ends[-1])
@@ -272,7 +276,7 @@ class Simulation:
                 if request.cancelled_ms <= now_ms:
                     self._finish(worker, request, now_ms)
                 else:
-                    self._recorder.ended(request, worker.number, Status.UNFINISHED, float("nan"))
+                    self._recorder.ended(request, worker.index, Status.UNFINISHED, float("nan"))
 
     def close(self) -> None:
         """Write what the record says of the whole: integrals over time run to the last event that happened."""
@@ -285,8 +289,8 @@ class Simulation:
 
     def _describe_stall(self) -> str:
         """Which requests wait for what."""
-        names = [self.workload.request_id(number) for number in list(self._live)[:NAMED_REQUESTS]]
-        more = len(self._live) - len(names)
+        names = [self.workload.request_id(number) for number in list(self.live)[:NAMED_REQUESTS]]
+        more = len(self.live) - len(names)
         who = ", ".join(names) + (f" and {more} more" if more > 0 else "")
         waits = [
             f"worker {worker.number}: {worker.engine.scheduler.describe_wait()}"

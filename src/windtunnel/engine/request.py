@@ -24,6 +24,7 @@ class EngineRequest:
         admission: number of its last admission, which is its place in the batch.
         first_pass, last_pass: passes that emitted its first and last token, -1 before.
         finish: while decoding, the step of the group after which its last token is computed.
+        home: the engine that it is at, by the number that its owner gives to that.
         failure: why its engine gave it up, "" if it did not.
         emitting_from: while decoding, the pass from which on it emits a token in each.
         break_before, break_after: per stretch without a token, the last pass before it and the first after it.
@@ -48,6 +49,7 @@ class EngineRequest:
         "first_admit_ms",
         "first_pass",
         "hit_tokens",
+        "home",
         "last_pass",
         "lost",
         "marker_ms",
@@ -81,6 +83,7 @@ class EngineRequest:
         self.finish = 0
         self.failure = ""
         self.admission = 0
+        self.home = -1
         self.hit_tokens = 0
         self.reused_tokens = 0
         self.preemptions = 0
