@@ -4,8 +4,11 @@ import json
 import pytest
 from handmade import add_passes, complete, empty_result, end, four_outputs
 
+from windtunnel.engine.request import EngineRequest
 from windtunnel.record.columns import Status
+from windtunnel.record.recorder import Recorder
 from windtunnel.report.requests import request_records, write_requests
+from windtunnel.workload.content import Content
 from windtunnel.workload.session import Workload
 
 PARTS = ("queued_ms", "prefill_ms", "stalled_ms", "preempted_ms", "transfer_ms", "decode_ms")
@@ -124,3 +127,13 @@ def test_no_requests_write_nothing():
     file = io.BytesIO()
     write_requests(empty_result(), file)
     assert file.getvalue() == b""
+
+
+def test_time_in_transfers_is_a_part_of_its_own():
+    result = empty_result(1)
+    request = EngineRequest(0, Content.of([(0, 0, 10)]), 10, 1, 2.0)
+    request.note_wait(5.0)
+    request.note_transfer(9.0)
+    Recorder(result.record).ended(request, 0, Status.CANCELLED, 9.0)
+    (record,) = request_records(result)
+    assert [record[part] for part in PARTS] == [3.0, 0.0, 0.0, 0.0, 4.0, 0.0]

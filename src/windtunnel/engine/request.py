@@ -66,6 +66,7 @@ class EngineRequest:
         "reused_tokens",
         "stalled_ms",
         "table",
+        "transfer_ms",
     )
 
     def __init__(
@@ -100,6 +101,7 @@ class EngineRequest:
         self.prefill_ms = 0.0
         self.stalled_ms = 0.0
         self.preempted_ms = 0.0
+        self.transfer_ms = 0.0
         self.decode_ms = 0.0
         self.recovering = False
         self.lost = 0
@@ -151,6 +153,13 @@ class EngineRequest:
         else:
             self.prefill_ms += end_ms - start_ms
         self.marker_ms = end_ms
+
+    def note_transfer(self, until_ms: float) -> None:
+        """It waited for a transfer of KV up to until_ms."""
+        if until_ms > self.cancelled_ms:
+            until_ms = self.cancelled_ms
+        self.transfer_ms += until_ms - self.marker_ms
+        self.marker_ms = until_ms
 
     def note_decodes(self, until_ms: float) -> None:
         """It decoded in every pass up to until_ms."""

@@ -44,10 +44,10 @@ class RequestColumns:
         reused_tokens: the largest such number over all admissions.
         preemptions: times it was preempted.
         first_pass, last_pass: pass numbers, on its engine, of its first and last token.
-        queued_ms, prefill_ms, stalled_ms, preempted_ms, decode_ms: where its time went. They add up to
+        queued_ms, prefill_ms, stalled_ms, preempted_ms, transfer_ms, decode_ms: where its time went. They add up to
             terminal_ms - arrival_ms. `prefill_ms` is spent in passes that compute its prompt, `stalled_ms` in
             passes that leave it out, `preempted_ms` from a preemption to the end of the pass that has
-            recovered what was lost.
+            recovered what was lost, `transfer_ms` waiting for KV that is on its way.
         reasons: why it was rejected, cancelled or failed, by request number.
         break_request, break_before, break_after: one entry a break: the request emitted nothing between the
             passes `break_before` and `break_after`.
@@ -72,6 +72,7 @@ class RequestColumns:
         self.prefill_ms = array("d", [0.0]) * num_requests
         self.stalled_ms = array("d", [0.0]) * num_requests
         self.preempted_ms = array("d", [0.0]) * num_requests
+        self.transfer_ms = array("d", [0.0]) * num_requests
         self.decode_ms = array("d", [0.0]) * num_requests
         self.reasons: dict[int, str] = {}
         self.break_request = array("q")

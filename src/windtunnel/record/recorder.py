@@ -25,6 +25,7 @@ class EndedRequest(Protocol):
     prefill_ms: float
     stalled_ms: float
     preempted_ms: float
+    transfer_ms: float
     decode_ms: float
 
 
@@ -83,6 +84,8 @@ class Recorder:
         if request.preemptions:
             columns.preemptions[number] = request.preemptions
             columns.preempted_ms[number] = request.preempted_ms
+        if request.transfer_ms:
+            columns.transfer_ms[number] = request.transfer_ms
         columns.queued_ms[number] = request.queued_ms
         columns.prefill_ms[number] = request.prefill_ms
         columns.stalled_ms[number] = request.stalled_ms

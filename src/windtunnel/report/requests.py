@@ -98,7 +98,7 @@ def _batch(result: SimulationResult, latencies: RequestLatencies, rows: IntArray
         "prefill_ms": times(requests.prefill_ms),
         "stalled_ms": times(requests.stalled_ms),
         "preempted_ms": times(requests.preempted_ms),
-        "transfer_ms": [0.0] * len(numbers),  # workers that prefill and decode hand no KV cache over
+        "transfer_ms": times(requests.transfer_ms),
         "decode_ms": times(requests.decode_ms),
     }
     names = list(columns)
