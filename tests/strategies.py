@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 from unittest import mock
 
@@ -120,7 +120,10 @@ class Send:
 
 @dataclass(frozen=True)
 class Scenario:
-    """A deployment and a load; without `timing` it is the built-in polynomial."""
+    """A deployment and a load; without `timing` it is the built-in polynomial.
+
+    `topology` is merged over the configuration; with pools of its own it replaces `workers`.
+    """
 
     sends: tuple[Send, ...]
     engine: Mapping[str, object]
@@ -134,6 +137,7 @@ class Scenario:
     speedup: float = 1.0
     decode_speedup: float = 1.0
     seed: int = 0
+    topology: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
 
     def workload(self) -> Workload:
         workload = Workload("scenario")
@@ -143,16 +147,20 @@ class Scenario:
         return workload
 
     def config(self, *, fast_forward: bool = True) -> Config:
-        return Config.model_validate(
-            {
-                "engine": {**self.engine, "fast_forward": fast_forward},
-                "cluster": {"workers": self.workers, "router": {"kind": self.router, "tie_break": self.tie_break}},
-                "workload": {"concurrency": self.concurrency, "cancel_after_ms": self.cancel_after_ms},
-                "timing": {"speedup": self.speedup, "decode_speedup": self.decode_speedup},
-                "max_time_s": self.max_time_s,
-                "seed": self.seed,
-            }
-        )
+        cluster: dict[str, object] = {"router": {"kind": self.router, "tie_break": self.tie_break}}
+        if "prefill_workers" not in self.topology.get("cluster", {}):
+            cluster["workers"] = self.workers
+        data: dict[str, Any] = {
+            "engine": {**self.engine, "fast_forward": fast_forward},
+            "cluster": cluster,
+            "workload": {"concurrency": self.concurrency, "cancel_after_ms": self.cancel_after_ms},
+            "timing": {"speedup": self.speedup, "decode_speedup": self.decode_speedup},
+            "max_time_s": self.max_time_s,
+            "seed": self.seed,
+        }
+        for section, fields in self.topology.items():
+            data[section] = {**data.get(section, {}), **fields}
+        return Config.model_validate(data)
 
 
 @dataclass

@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from windtunnel.cluster.pool import Pool
+from windtunnel.cluster.rank_group import RankGroup
 from windtunnel.cluster.router import LeastLoadedRouter, RandomRouter, RoundRobinRouter, Router
 from windtunnel.cluster.simulation import Simulation
 from windtunnel.cluster.worker import Clock, Worker
 from windtunnel.config.schema import ROUTERS, TIMING_MODELS, Config, VllmConfig
 from windtunnel.engine.engine import Engine
 from windtunnel.engine.overlap import OverlapEngine
+from windtunnel.engine.rank_engine import RankEngine
 from windtunnel.engine.sglang import SglangScheduler
 from windtunnel.engine.vllm import VllmScheduler
 from windtunnel.errors import InputError, PluginError, StalledError
@@ -90,15 +92,26 @@ def simulate(
         workload = load_workload(config)
     clock = Clock()
     record = Record(workload.num_requests, 0)
+    record.decode_gpus_per_worker = gpus_per_worker(config)
     workers: list[Worker] = []
     pool = Pool("", router, router_name)
 
     def launch() -> None:
-        passes = PassColumns()
-        record.passes.append(passes)
-        worker = Worker(len(pool.workers), len(workers), len(workers), build_engine(config, timing, passes), clock)
-        workers.append(worker)
-        pool.join(worker)
+        ranks: list[Worker] = []
+        for _ in range(config.cluster.dp_size):
+            passes = PassColumns()
+            record.passes.append(passes)
+            ranks.append(
+                Worker(len(pool.workers), len(workers), len(workers), build_engine(config, timing, passes), clock)
+            )
+            workers.append(ranks[-1])
+            pool.join(ranks[-1])
+        engines = [rank.engine for rank in ranks if isinstance(rank.engine, RankEngine)]
+        if engines:
+            group = RankGroup(engines)
+            for rank in ranks:
+                rank.unit = group
+                rank.is_special = True
 
     for _ in range(config.cluster.workers):
         launch()
@@ -109,6 +122,7 @@ def simulate(
         workers,
         record,
         clock,
+        ranks_per_worker=config.cluster.dp_size,
         cancel_after_ms=config.workload.cancel_after_ms or INFINITE,
         max_time_ms=INFINITE if config.max_time_s is None else config.max_time_s * 1000.0,
         progress=progress,
@@ -163,17 +177,25 @@ def load_workload(config: Config) -> Workload:
 def build_engine(config: Config, timing: TimingModel, passes: PassColumns) -> Engine:
     """The engine that `engine` describes, writing to its own pass columns."""
     wanted = config.engine
+    engine_type = Engine if config.cluster.dp_size == 1 else RankEngine
     if isinstance(wanted, VllmConfig):
-        return Engine(VllmScheduler(wanted, passes), timing, passes)
+        return engine_type(VllmScheduler(wanted, passes), timing, passes)
     scheduler = SglangScheduler(wanted, passes)
-    return OverlapEngine(scheduler, timing, passes) if wanted.overlap_schedule else Engine(scheduler, timing, passes)
+    if wanted.overlap_schedule:
+        return OverlapEngine(scheduler, timing, passes)
+    return engine_type(scheduler, timing, passes)
+
+
+def gpus_per_worker(config: Config) -> int:
+    """GPUs of a worker: one for each data-parallel rank."""
+    return config.cluster.dp_size
 
 
 def build_router(config: Config) -> Router:
     """The router that `cluster.router` names."""
     wanted = config.cluster.router
     if wanted.kind == "round-robin":
-        return RoundRobinRouter()
+        return RoundRobinRouter(config.cluster.dp_size)
     if wanted.kind == "random":
         return RandomRouter(named_stream(config.seed, "router"))
     if wanted.kind == "least-loaded":

@@ -33,6 +33,7 @@ FIELD_OF_FLAG = {
     "--prefix-groups": "workload.synthetic.prefix_groups",
     "--engine": "engine.kind",
     "--workers": "cluster.workers",
+    "--dp-size": "cluster.dp_size",
     "--router": "cluster.router.kind",
     "--timing": "timing.kind",
     "--seed": "seed",

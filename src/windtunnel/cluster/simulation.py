@@ -77,6 +77,7 @@ class Simulation:
         record: Record,
         clock: Clock,
         *,
+        ranks_per_worker: int = 1,
         cancel_after_ms: float = INFINITE,
         max_time_ms: float = INFINITE,
         progress: Callable[[float, int, int], None] | None = None,
@@ -88,6 +89,7 @@ class Simulation:
         self.workers = workers
         self.record = record
         self.clock = clock
+        self.ranks_per_worker = ranks_per_worker
         self.cancel_after_ms = cancel_after_ms
         self.max_time_ms = max_time_ms
         self.progress = progress
@@ -186,11 +188,19 @@ class Simulation:
         """What the worker had in flight ends now; returns whether any request left it."""
         self._boundary.append(worker)
         finished = worker.unit.end()
+        if worker.is_special:
+            return self._settle(finished, now_ms)
         if not finished:
             return False
         for request in finished:
             self._finish(worker, request, now_ms)
         return True
+
+    def _settle(self, finished: list[EngineRequest], now_ms: float) -> bool:
+        """The same for a worker whose requests may be at several engines."""
+        for request in finished:
+            self._finish(self.workers[request.home], request, now_ms)
+        return bool(finished)
 
     def _finish(self, worker: Worker, request: EngineRequest, now_ms: float) -> None:
         """A request has left its engine: it completed, its client gave up, or the engine did."""
@@ -268,7 +278,7 @@ class Simulation:
         """Stop for good: passes that end by now have happened, those in flight have not."""
         self.record.interrupted = why
         for worker in self.workers:
-            finished, remaining = worker.unit.halt(now_ms)
+            finished, remaining = worker.engine.halt(now_ms)
             ends = worker.engine.passes.end_ms
             for request in finished:
                 self._finish(worker, request, ends[-1])
@@ -285,7 +295,7 @@ class Simulation:
             if columns.end_ms and columns.end_ms[-1] > end_ms:
                 end_ms = columns.end_ms[-1]
         self.record.end_ms = end_ms
-        self.record.worker_ms = end_ms * len(self.workers)
+        self.record.worker_ms = end_ms * (len(self.workers) // self.ranks_per_worker)
 
     def _describe_stall(self) -> str:
         """Which requests wait for what."""

@@ -193,6 +193,9 @@ class ClusterConfig(Section):
     """How many workers, and how requests reach them."""
 
     workers: PositiveInt = Field(default=1, description="number of engines, each with its own KV cache")
+    dp_size: PositiveInt = Field(
+        default=1, description="data-parallel ranks of a worker, each with a KV cache; their passes end together"
+    )
     router: RouterConfig = Field(default_factory=RouterConfig)
 
 
@@ -256,3 +259,12 @@ class Config(Section):
     max_time_s: NonNegativeFloat | None = Field(
         default=None, description="stop at this virtual time; the report is partial"
     )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Config:
+        if self.cluster.dp_size > 1 and isinstance(self.engine, SglangConfig) and self.engine.overlap_schedule:
+            raise RuleError(
+                "{cluster.dp_size} above 1 needs {engine.overlap_schedule} false: "
+                "overlap scheduling is not modelled for ranks that wait for each other"
+            )
+        return self

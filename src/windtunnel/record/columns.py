@@ -108,6 +108,7 @@ class Record:
         passes: the pass columns of each worker, by worker number.
         end_ms: virtual time of the last processed event.
         worker_ms: time integral of the number of provisioned workers.
+        decode_gpus_per_worker: GPUs of each.
         interrupted: why the simulation stopped early ("time cap", "interrupt"), else "".
     """
 
@@ -116,4 +117,5 @@ class Record:
         self.passes = [PassColumns() for _ in range(num_workers)]
         self.end_ms = 0.0
         self.worker_ms = 0.0
+        self.decode_gpus_per_worker = 1
         self.interrupted = ""

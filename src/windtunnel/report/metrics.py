@@ -19,9 +19,8 @@ from windtunnel.report.distribution import FloatArray, IntArray, describe
 from windtunnel.report.token_times import BoolArray, TokenTimes
 from windtunnel.workload.session import Workload
 
-# Every worker is one GPU that does both prefill and decode, and is accounted for under decode.
+# A worker that does both prefill and decode is accounted for under decode.
 PREFILL_GPUS_PER_WORKER = 0
-DECODE_GPUS_PER_WORKER = 1
 
 TERMINAL_STATES = (
     Status.COMPLETED,
@@ -105,8 +104,9 @@ def summarize(workload: Workload, record: Record, slo: SloConfig) -> dict[str, i
         "prefill_worker_seconds": prefill_worker_s,
         "decode_worker_seconds": decode_worker_s,
         "prefill_gpus_per_worker": PREFILL_GPUS_PER_WORKER,
-        "decode_gpus_per_worker": DECODE_GPUS_PER_WORKER,
-        "gpu_hours": (prefill_worker_s * PREFILL_GPUS_PER_WORKER + decode_worker_s * DECODE_GPUS_PER_WORKER) / 3600.0,
+        "decode_gpus_per_worker": record.decode_gpus_per_worker,
+        "gpu_hours": (prefill_worker_s * PREFILL_GPUS_PER_WORKER + decode_worker_s * record.decode_gpus_per_worker)
+        / 3600.0,
     }
     if slo.ttft_ms is not None or slo.itl_ms is not None or slo.e2e_ms is not None:
         good = completed & _within_limits(latencies, tokens, slo)
