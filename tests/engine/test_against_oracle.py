@@ -42,15 +42,15 @@ CORNERS: dict[str, tuple[Scenario, list[tuple[int, list[list[int]], int]]]] = {
 }
 
 
-def differences_from_oracle(scenario: Scenario) -> list[str]:
+def differences_from_oracle(scenario: Scenario, release: str = "0.33") -> list[str]:
     """How the engine departs from the oracle, in any mode; empty if it does not."""
-    oracle = VllmRules(scenario)
+    oracle = VllmRules(scenario, release)
     recording = oracle.play()
     free_hashes = [oracle.pool.hashes[block] for block in oracle.pool.free]
     expected_queue = [oracle.log.label(block_hash) for block_hash in free_hashes if block_hash is not None]
     lines: list[str] = []
     for fast_forward in (True, False):
-        played = Playback(scenario, fast_forward=fast_forward)
+        played = Playback(scenario, fast_forward=fast_forward, behaviour=release)
         lines += recorded_differences(recording, played.recording)
         queue = [played.labels[block_hash] for block_hash in played.queued]
         if queue != expected_queue:
@@ -73,3 +73,11 @@ def test_engine_decides_what_the_oracle_decides_in_a_corner(name: str) -> None:
 @given(data=st.data())
 def test_engine_decides_what_the_oracle_decides(profile: str, data: st.DataObject) -> None:
     assert differences_from_oracle(data.draw(scenarios(profile))) == []
+
+
+@pytest.mark.parametrize("release", ["0.20", "0.11"])
+@fuzz(25)
+@given(data=st.data())
+def test_engine_decides_what_the_oracle_decides_for_an_older_release(release: str, data: st.DataObject) -> None:
+    scenario = data.draw(scenarios(data.draw(st.sampled_from(PROFILES))))
+    assert differences_from_oracle(scenario, release) == []

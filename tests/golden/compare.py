@@ -23,11 +23,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that it also 
 from golden import compare_sglang
 from golden.vllm_format import Recording, Scenario, count_compact, with_defaults
 from golden.vllm_playback import Playback
+from windtunnel.engine.behaviour import BEHAVIOURS
 
 PASS_FIELDS_WITHOUT_COUNTERPART = frozenset({"alloc"})
 MISSING = "nothing"
 NAMES = {"vllm": "vLLM", "sglang": "SGLang"}
-RELEASES = {"vllm": "0.33", "sglang": compare_sglang.RELEASE}  # that was recorded, by engine
+RELEASES = {"vllm": tuple(BEHAVIOURS), "sglang": (compare_sglang.RELEASE,)}  # that were recorded, by engine
 
 
 def not_modelled(scenario: Scenario) -> str:
@@ -36,20 +37,18 @@ def not_modelled(scenario: Scenario) -> str:
     reasons = []
     if scenario["async_scheduling"]:
         reasons.append("async_scheduling")
-    if scenario["policy"] != "fcfs":
-        reasons.append(f"policy {scenario['policy']}")
     if scenario["num_spec_tokens"]:
         reasons.append("num_spec_tokens")
     return ", ".join(reasons)
 
 
-def differences(scenario: Scenario, recording: Recording, stepwise: bool = False) -> list[str]:
+def differences(scenario: Scenario, recording: Recording, stepwise: bool = False, behaviour: str = "0.33") -> list[str]:
     """How the engine departs from a recording, one line a field of the first pass that differs; empty if it does not.
 
     Raises:
         ValueError: the scenario has an unknown key.
     """
-    played = Playback(scenario, fast_forward=not stepwise)
+    played = Playback(scenario, fast_forward=not stepwise, behaviour=behaviour)
     return recorded_differences(recording, played.recording) or unobserved_differences(played)
 
 
@@ -75,12 +74,16 @@ def recorded_differences(expected: Recording, got: Recording) -> list[str]:
 
 def unobserved_differences(observed: Playback) -> list[str]:
     """Differences between a playback and the same one with nobody watching, in runs and in single passes."""
-    scenario = observed.scenario
+    scenario, behaviour = observed.scenario, observed.behaviour
+
+    def play(**how: bool) -> Playback:
+        return Playback(scenario, observed=False, behaviour=behaviour, **how)
+
     variants = {
-        "runs": Playback(scenario, observed=False, events=False),
-        "runs with early arrivals": Playback(scenario, observed=False, events=False, arrive_early=True),
-        "runs with events": Playback(scenario, observed=False),
-        "single passes": Playback(scenario, fast_forward=False, observed=False, events=False),
+        "runs": play(events=False),
+        "runs with early arrivals": play(events=False, arrive_early=True),
+        "runs with events": play(),
+        "single passes": play(fast_forward=False, events=False),
     }
     lines: list[str] = []
     for name, played in variants.items():
@@ -132,7 +135,10 @@ def _judged(engine: str, scenario: Scenario, golden: Path, behaviour: str, stepw
         return "not modelled yet", [reason]
     if "error" in recording:
         return "recorded crash", [recording["error"]]
-    lines = (compare_sglang.differences if engine == "sglang" else differences)(scenario, recording, stepwise)
+    if engine == "sglang":
+        lines = compare_sglang.differences(scenario, recording, stepwise)
+    else:
+        lines = differences(scenario, recording, stepwise, behaviour)
     return ("failed" if lines else "passed"), lines
 
 
@@ -145,8 +151,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--golden", required=True, type=Path, metavar="DIR", help="recordings, one a scenario")
     parser.add_argument("--stepwise", action="store_true", help="observe single passes instead of runs of decodes")
     options = parser.parse_args(arguments)
-    if options.behaviour not in (None, RELEASES[options.engine]):
-        parser.error(f"{NAMES[options.engine]} {options.behaviour} is unknown, expected {RELEASES[options.engine]}")
+    releases = RELEASES[options.engine]
+    behaviour = options.behaviour or releases[0]
+    if behaviour not in releases:
+        parser.error(f"{NAMES[options.engine]} {behaviour} is unknown, expected {' or '.join(releases)}")
     for folder in (options.scenarios, options.golden):
         if not folder.is_dir():
             parser.error(f"{folder} is not a folder")
@@ -155,7 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             scenario = json.loads(path.read_text(encoding="utf-8"))
             golden = options.golden / path.name
-            verdict, lines = _judged(options.engine, scenario, golden, RELEASES[options.engine], options.stepwise)
+            verdict, lines = _judged(options.engine, scenario, golden, behaviour, options.stepwise)
         except Exception as error:  # whatever goes wrong is this scenario's failure; the others are still judged
             verdict, lines = "failed", [f"{type(error).__name__}: {error}"]
         counts[verdict] += 1

@@ -74,18 +74,22 @@ def token_ids(segments: Iterable[list[int]]) -> list[int]:
 
 
 class BlockHashes:
-    """Hashes of full blocks, as numbers: equal when the blocks and all blocks before them hold the same tokens."""
+    """Hashes of full blocks, as numbers: equal when the blocks and all blocks before them hold the same tokens.
 
-    def __init__(self, block_size: int) -> None:
+    With `beyond` a block is known by so many tokens after it as well, and has no hash before they are known.
+    """
+
+    def __init__(self, block_size: int, beyond: int = 0) -> None:
         self.block_size = block_size
+        self.beyond = beyond
         self._numbers: dict[tuple[int, tuple[int, ...]], int] = {}
 
     def extend(self, hashes: list[int], tokens: list[int]) -> None:
         """Append to `hashes` those of the full blocks of `tokens` that it does not have yet."""
         size = self.block_size
-        while (len(hashes) + 1) * size <= len(tokens):
+        while (len(hashes) + 1) * size + self.beyond <= len(tokens):
             at = len(hashes) * size
-            block = (hashes[-1] if hashes else -1, tuple(tokens[at : at + size]))
+            block = (hashes[-1] if hashes else -1, tuple(tokens[at : at + size + self.beyond]))
             hashes.append(self._numbers.setdefault(block, len(self._numbers)))
 
 

@@ -67,8 +67,9 @@ class UnitTiming:
         return np.ones(passes)
 
 
-def engine_config(scenario: Scenario, fast_forward: bool) -> VllmConfig:
-    """The engine of a scenario with all its settings. Our pools do not count the null block."""
+def engine_config(scenario: Scenario, fast_forward: bool, behaviour: str = "0.33") -> VllmConfig:
+    """The engine of a scenario with all its settings that the release has. Our pools do not count the null block."""
+    is_new = behaviour == "0.33"
     return VllmConfig(
         num_gpu_blocks=scenario["num_gpu_blocks"] - 1,
         block_size=scenario["block_size"],
@@ -79,10 +80,12 @@ def engine_config(scenario: Scenario, fast_forward: bool) -> VllmConfig:
         enable_chunked_prefill=scenario["enable_chunked_prefill"],
         long_prefill_token_threshold=scenario["long_prefill_token_threshold"],
         long_prefill_token_threshold_adaptive=bool(
-            scenario["long_prefill_token_threshold_adaptive"] and scenario["long_prefill_token_threshold"]
+            is_new and scenario["long_prefill_token_threshold_adaptive"] and scenario["long_prefill_token_threshold"]
         ),
-        watermark=float(scenario["watermark"]),
-        scheduler_reserve_full_isl=scenario["scheduler_reserve_full_isl"],
+        watermark=float(scenario["watermark"]) if is_new else 0.0,
+        scheduler_reserve_full_isl=scenario["scheduler_reserve_full_isl"] or behaviour == "0.11",
+        scheduling_policy=scenario["policy"],
+        behaviour=behaviour,
         fast_forward=fast_forward,
     )
 
@@ -97,7 +100,12 @@ def engine_request(scenario: Scenario, number: int) -> EngineRequest:
     prompt_tokens = sum(run[2] for run in runs)
     output_tokens = max(1, min(described["output_len"], scenario["max_model_len"] - prompt_tokens))
     content = Content.of(runs, (output_origin(number), 0, output_tokens))
-    return EngineRequest(number, content, prompt_tokens, output_tokens, float(described["arrival_pass"]))
+    arrival_ms = float(described["arrival_pass"])
+    if scenario["policy"] == "priority":
+        arrival_ms = 0.0  # the recorder told the scheduler that requests arrived in the order of the file
+    request = EngineRequest(number, content, prompt_tokens, output_tokens, arrival_ms)
+    request.priority = -described.get("priority", 0)
+    return request
 
 
 class ContentHashes:
@@ -137,7 +145,7 @@ class PassRecorder:
     Attributes:
         passes: recorded so far, by pass number.
         events: the KV events of all of them.
-        added, aborted: requests by pass number, which the owner writes down.
+        added, aborted: requests by pass number, and arrival_passes, by request, which the owner writes down.
     """
 
     def __init__(self, scheduler: VllmScheduler, names: list[str], hashes: ContentHashes) -> None:
@@ -147,6 +155,7 @@ class PassRecorder:
         self.log = EventLog()
         self.passes: dict[int, dict[str, Any]] = {}
         self.events: list[RawEvent] = []
+        self.arrival_passes: list[int] = []
         self.added: dict[int, list[int]] = {}
         self.aborted: dict[int, list[int]] = {}
         self._pass: dict[str, Any] = {}
@@ -200,7 +209,7 @@ class PassRecorder:
     def _arrived(self, request: EngineRequest) -> bool:
         """Whether a request was there already: a run is walked when it is over, and some arrived during it."""
         number: int = self._pass["p"]
-        return request.arrival_ms <= number
+        return self.arrival_passes[request.number] <= number
 
 
 class Playback:
@@ -224,6 +233,7 @@ class Playback:
         observed: bool = True,
         events: bool = True,
         arrive_early: bool = False,
+        behaviour: str = "0.33",
     ) -> None:
         """Without `observed` nobody watches; `arrive_early` lets requests arrive in the middle of the pass before
         theirs when the engine is busy.
@@ -234,13 +244,16 @@ class Playback:
         self.scenario = with_defaults(scenario)
         described = self.scenario["requests"]
         self.passes = PassColumns()
-        config = engine_config(self.scenario, fast_forward)
+        self.behaviour = behaviour
+        config = engine_config(self.scenario, fast_forward, behaviour)
         self.scheduler = VllmScheduler(config, self.passes, events and self.scenario["kv_events"])
         self.engine = Engine(self.scheduler, UnitTiming(), self.passes)
         self.requests = [engine_request(self.scenario, number) for number in range(len(described))]
         self.names: list[str] = [row["id"] for row in described]
         hashes = ContentHashes(self.scenario, self.requests)
         self._recorder = PassRecorder(self.scheduler, self.names, hashes) if observed else None
+        if self._recorder is not None:
+            self._recorder.arrival_passes = [row["arrival_pass"] for row in described]
         self.scheduler.observer = self._recorder
         self._early_ms = EARLY_MS if arrive_early else 0.0
         self._arrivals: dict[int, list[int]] = {}

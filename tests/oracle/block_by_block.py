@@ -1,7 +1,7 @@
 """vLLM's block pool, one block at a time: what the span pool of windtunnel.engine.kv must be equal to.
 
 Blocks have ids, a reference count and perhaps a hash; free ones stand in a queue that is taken from the front.
-Slow and obvious on purpose. Rules of vLLM 0.33; it shares no code with the pool that it judges.
+Slow and obvious on purpose. Rules of vLLM 0.33, or those before it; it shares no code with the pool that it judges.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ class BlockByBlockPool:
         events: what was stored and removed since the owner last cleared it.
     """
 
-    def __init__(self, num_blocks: int, caching: bool = True) -> None:
+    def __init__(self, num_blocks: int, caching: bool = True, unhashed_first: bool = True) -> None:
         self.caching = caching
+        self.unhashed_first = unhashed_first
         self.free = OrderedDict.fromkeys(range(1, num_blocks + 1))
         self.refs = [0] * (num_blocks + 1)
         self.hashes: list[int | None] = [None] * (num_blocks + 1)
@@ -75,14 +76,15 @@ class BlockByBlockPool:
     def release(self, blocks: list[int]) -> None:
         """Give up blocks in the order of their table, walked from its tail.
 
-        Those with a hash go to the back of the queue, those without to its front, to be used next.
+        Those with a hash go to the back of the queue, those without to its front, to be used next; before 0.33 all
+        go to the back.
         """
         hashed: list[int] = []
         blank: list[int] = []
         for block in reversed(blocks):
             self.refs[block] -= 1
             if self.refs[block] == 0:
-                (blank if self.hashes[block] is None else hashed).append(block)
+                (blank if self.hashes[block] is None and self.unhashed_first else hashed).append(block)
         for block in reversed(blank):
             self.free[block] = None
             self.free.move_to_end(block, last=False)

@@ -19,15 +19,19 @@ ChainOf: TypeAlias = Callable[[Content, int], list[int]]  # hashes of at least t
 def queued_hashes(pool: BlockPool, chain_of: ChainOf) -> list[int]:
     """Hashes of the free blocks that have one, the next to be evicted first."""
     hashes: list[int] = []
+    unhashed = 0
     span = pool.queue.after
     while span is not pool.queue:
         node = span.node
         assert span.ref == 0
         assert span in node.copies
         assert span.before.after is span
-        hashes += reversed(chain_of(node.content, node.depth + node.size)[node.depth : node.depth + node.size])
+        if node.parent is pool.unhashed:
+            unhashed += node.size
+        else:
+            hashes += reversed(chain_of(node.content, node.depth + node.size)[node.depth : node.depth + node.size])
         span = span.after
-    assert len(hashes) == pool.free_blocks - pool.blank
+    assert len(hashes) == pool.free_blocks - pool.blank - unhashed
     return hashes
 
 
@@ -50,5 +54,5 @@ def cached_copies(pool: BlockPool, chain_of: ChainOf) -> dict[int, list[int]]:
                 copies[block_hash] = [span.ref for span in child.copies]
             nodes.append(child)
             visited += 1
-    assert visited == pool.tree.num_nodes
+    assert visited + len(pool.unhashed.children) == pool.tree.num_nodes
     return dict(sorted(copies.items()))

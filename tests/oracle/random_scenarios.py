@@ -1,8 +1,8 @@
 """Random scenarios for vLLM's scheduler that are small and tight: almost everything contends for something.
 
 Pools of a few blocks, budgets down to one token, shared prefixes, prompts that quote the outputs of other requests
-before those exist, aborts. Three profiles: `general`; `thresholds`, where capped prompts stand between decodes;
-`adaptive`, where the cap of a chunk moves with the queue.
+before those exist, aborts. Profiles: `general`; `thresholds`, where capped prompts stand between decodes; `adaptive`,
+where the cap of a chunk moves with the queue; `priorities`.
 """
 
 from __future__ import annotations
@@ -13,14 +13,20 @@ from hypothesis import strategies as st
 
 from golden.vllm_format import OUTPUT_SEED, Scenario
 
-PROFILES = ("general", "thresholds", "adaptive")
+PROFILES = ("general", "thresholds", "adaptive", "priorities")
 MAX_PASSES = 1200  # what can never fit with the full-prompt check off starts again for ever
 
 
 @st.composite
 def scenarios(draw: st.DrawFn, profile: str) -> Scenario:
     """A scenario of one of `PROFILES`."""
-    scenario = draw({"general": _general, "thresholds": _thresholds, "adaptive": _adaptive}[profile]())
+    geometries = {"general": _general, "thresholds": _thresholds, "adaptive": _adaptive}
+    by_priority = profile == "priorities"
+    if by_priority:
+        profile = draw(st.sampled_from(["general", "thresholds"]))
+    scenario = draw(geometries[profile]())
+    if by_priority:
+        scenario["policy"] = "priority"
     capacity = (scenario["num_gpu_blocks"] - 1) * scenario["block_size"]
     num_requests = draw(st.integers(2, 30))
     spread = draw(st.sampled_from([40, 100] if profile == "adaptive" else [0, 1, 3, 10, 40, 200]))
@@ -43,6 +49,8 @@ def scenarios(draw: st.DrawFn, profile: str) -> Scenario:
             output = max(1, min(output, room))
         arrival = draw(st.integers(0, spread))
         request = {"id": f"r{number}", "arrival_pass": arrival, "prompt": prompt, "output_len": output}
+        if by_priority:
+            request["priority"] = draw(st.integers(0, 3))
         if with_aborts and draw(st.booleans()):
             request["abort_pass"] = arrival + draw(st.integers(0, 30))
         requests.append(request)

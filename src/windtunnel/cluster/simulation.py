@@ -257,6 +257,8 @@ class Simulation:
             self.driver.finished(number, now_ms, failed="rejected", output_tokens=0)
             return
         request = scheduler.request_type(number, content, prompt_tokens, engine_output, arrival_ms)
+        if workload.priorities:
+            request.priority = workload.priorities.get(number, 0)
         self.live[number] = request
         if self.cancel_after_ms != INFINITE:
             self.agenda.add(now_ms + self.cancel_after_ms, Kind.TIMEOUT, GiveUp(self, number), number)

@@ -14,7 +14,7 @@ def fcfs(value: object) -> object:
 
 
 def _release(value: object) -> object:
-    return str(value) if isinstance(value, float) else value  # YAML reads an unquoted release as a number
+    return f"{value:.2f}" if isinstance(value, float) else value  # YAML reads an unquoted release as a number
 
 
 class VllmConfig(Section):
@@ -44,11 +44,12 @@ class VllmConfig(Section):
     scheduler_reserve_full_isl: Flag = Field(
         default=True, description="admit a prompt only if all of it fits, not just its first chunk"
     )
-    scheduling_policy: Annotated[Literal["fcfs"], BeforeValidator(fcfs)] = Field(
-        default="fcfs", description="order of the waiting queue"
+    scheduling_policy: Annotated[Literal["fcfs", "priority"], BeforeValidator(fcfs)] = Field(
+        default="fcfs",
+        description="who is admitted first and preempted last: the earliest, or the one whose priority is largest",
     )
     async_scheduling: Literal[False] = Field(default=False, description="asynchronous scheduling is not modelled yet")
-    behaviour: Annotated[Literal["0.33"], BeforeValidator(_release)] = Field(
+    behaviour: Annotated[Literal["0.33", "0.20", "0.11"], BeforeValidator(_release)] = Field(
         default="0.33", description="the vLLM release whose decisions are made"
     )
     fast_forward: Flag = Field(
@@ -59,6 +60,12 @@ class VllmConfig(Section):
     def _consistent(self) -> VllmConfig:
         if self.long_prefill_token_threshold_adaptive and not self.long_prefill_token_threshold:
             raise RuleError("{long_prefill_token_threshold_adaptive} needs {long_prefill_token_threshold} above 0")
+        if self.behaviour != "0.33":
+            for name in ("long_prefill_token_threshold_adaptive", "watermark"):
+                if getattr(self, name):
+                    raise RuleError(f"{{{name}}} has no effect with {{behaviour}} {self.behaviour}: it came with 0.33")
+        if self.behaviour == "0.11" and not self.scheduler_reserve_full_isl:
+            raise RuleError("{scheduler_reserve_full_isl} has no effect with {behaviour} 0.11: it came with 0.20")
         return self
 
     @property

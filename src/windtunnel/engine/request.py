@@ -25,6 +25,7 @@ class EngineRequest:
         first_pass, last_pass: passes that emitted its first and last token, -1 before.
         finish: while decoding, the step of the group after which its last token is computed.
         home: the engine that it is at, by the number that its owner gives to that.
+        priority: larger is more urgent; only looked at by a policy that asks for it.
         failure: why its engine gave it up, "" if it did not.
         emitting_from: while decoding, the pass from which on it emits a token in each.
         break_before, break_after: per stretch without a token, the last pass before it and the first after it.
@@ -60,6 +61,7 @@ class EngineRequest:
         "preempted_ms",
         "preemptions",
         "prefill_ms",
+        "priority",
         "prompt_tokens",
         "queued_ms",
         "recovering",
@@ -82,6 +84,7 @@ class EngineRequest:
         self.decoding = False
         self.base = 0
         self.finish = 0
+        self.priority = 0
         self.failure = ""
         self.admission = 0
         self.home = -1

@@ -17,7 +17,6 @@ class SglangRequest(EngineRequest):
     Attributes:
         lease: its part of the radix cache.
         ignore_eos: it is known to generate all the tokens it asks for.
-        priority: larger is more urgent; only looked at by an order that asks for it.
         entry: number of its last entry to the waiting queue.
         prefix: tokens computed before its next chunk, or found in the cache.
         chunk_end: where its last chunk ends.
@@ -44,7 +43,6 @@ class SglangRequest(EngineRequest):
         "merge",
         "prefilled",
         "prefix",
-        "priority",
         "retracted",
         "simple_reserve",
     )
@@ -55,7 +53,6 @@ class SglangRequest(EngineRequest):
         super().__init__(number, content, prompt_tokens, max_output_tokens, arrival_ms)
         self.lease = RadixLease(content, 0)
         self.ignore_eos = True
-        self.priority = 0
         self.entry = 0
         self.prefix = 0
         self.chunk_end = 0

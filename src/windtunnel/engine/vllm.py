@@ -1,17 +1,20 @@
-"""What vLLM v1's scheduler decides in one pass: synchronous, first come first served, without speculation.
+"""What vLLM v1's scheduler decides in one pass: synchronous, without speculation.
 
 There is no prefill or decode phase, only tokens to compute: running requests come first, in the order of their
 admission, then waiting ones while the token budget, the batch and the KV blocks allow. Rules of vLLM 0.33, as
-recorded pass by pass in tests/golden; docs/fidelity.md lists them. A pass comes in two forms that decide the same.
-`_schedule_group` treats all decodes as one group, which is legal if every decode gets its token whatever else
-happens; `_schedule_singly` is the textbook loop over requests, with preemption. Prices are not this file's business.
+recorded pass by pass in tests/golden, or of an older release (engine/behaviour.py). A pass comes in two forms that
+decide the same. `_schedule_group` treats all decodes as one group, which is legal if every decode gets its token
+whatever else happens; `_schedule_singly` is the textbook loop over requests, with preemption. Prices are not this
+file's business.
 """
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
 
 from windtunnel.config.schema import VllmConfig
+from windtunnel.engine.behaviour import BEHAVIOURS
 from windtunnel.engine.kv.block_pool import BlockPool
 from windtunnel.engine.kv.prefix_tree import Match
 from windtunnel.engine.observer import BatchRow, PassObserver
@@ -22,6 +25,10 @@ from windtunnel.record.columns import PassColumns
 from windtunnel.timing.base import PassShape
 
 UNLIMITED_TOKENS = 1 << 60
+
+
+def _urgency(request: EngineRequest) -> tuple[int, float, int]:
+    return -request.priority, request.arrival_ms, request.number
 
 
 class VllmScheduler:
@@ -53,10 +60,18 @@ class VllmScheduler:
         self.threshold_tokens = config.long_prefill_token_threshold
         self.threshold_adaptive = config.long_prefill_token_threshold_adaptive
         self.watermark_blocks = config.watermark_blocks
-        self.reserve_full_isl = config.scheduler_reserve_full_isl
+        self.behaviour = BEHAVIOURS[config.behaviour]
+        self.by_priority = config.scheduling_policy == "priority"
+        self.reserve_full_isl = config.scheduler_reserve_full_isl and self.behaviour.reserves_full_prompt
         self.fast_forward = config.fast_forward
         self.passes = passes
-        self.pool = BlockPool(config.num_gpu_blocks, config.block_size, config.enable_prefix_caching, publish_events)
+        self.pool = BlockPool(
+            config.num_gpu_blocks,
+            config.block_size,
+            config.enable_prefix_caching,
+            publish_events,
+            unhashed_first=self.behaviour.reuses_unhashed_first,
+        )
         self.observer: PassObserver | None = None
         self.waiting: deque[EngineRequest] = deque()
         self.running: dict[int, EngineRequest] = {}
@@ -64,6 +79,7 @@ class VllmScheduler:
         self.decodes = VllmDecodes(self.pool, passes, ordered=self.pool.log_events)
         self.group = self.decodes.group
         self._prefilling: list[EngineRequest] = []  # those of `running` that do not decode, in that order
+        self._passed_over: list[EngineRequest] = []  # heads that exceed the budget, while others are admitted
         self._head_refused = False  # ... and nothing that could help has happened since
         self._admissions = 0
         self.safe_prompt_tokens, self.safe_total_tokens = safe_lengths(config)
@@ -82,11 +98,20 @@ class VllmScheduler:
         return refusal(self.config, prompt_tokens, output_tokens)
 
     def submit(self, request: EngineRequest) -> None:
-        """Put a request at the end of the queue."""
+        """Put a request at its place in the queue, which is the end unless priorities count."""
         if not self.waiting or self.threshold_adaptive:  # a new head, or a smaller chunk for the old one
             self._head_refused = False
-        self.waiting.append(request)
+        if self.by_priority:
+            self._enqueue(request)
+        else:
+            self.waiting.append(request)
         self.decodes.by_output[request.origin] = request
+
+    def _enqueue(self, request: EngineRequest) -> None:
+        """The most urgent first; who arrived first among equals."""
+        insort(self.waiting, request, key=_urgency)
+        if self.waiting[0] is request:
+            self._head_refused = False
 
     def abort(self, request: EngineRequest, now_ms: float) -> None:
         """Take a request out between two passes; its time is accounted for up to then."""
@@ -287,6 +312,8 @@ class VllmScheduler:
             if tokens:
                 self._compute(prefilling[i], tokens, shape)
         self._admit(left, cap, now_ms, shape)
+        if self._passed_over:
+            self._put_back()
         if observer is not None:
             chunk_rows = zip(self._chunks, shape.chunk_starts, shape.chunk_tokens, strict=True)
             observer.on_scheduled(rows + list(chunk_rows))
@@ -299,7 +326,6 @@ class VllmScheduler:
         """
         group = self.group
         pool = self.pool
-        bs = self.block_size
         cap = self._chunk_cap()
         order = list(self.running.values())
         self._decoders = [request for request in order if request.decoding]
@@ -308,7 +334,6 @@ class VllmScheduler:
         group.dissolve()
         self.decodes.suspended = True
         budget = self.max_num_batched_tokens
-        shape = PassShape()
         rows: list[BatchRow] = []
         preempted = False
         i = 0
@@ -318,21 +343,35 @@ class VllmScheduler:
             tokens = self._chunk(request, cap, budget)
             if not tokens:
                 continue
-            need = -(-(request.computed + tokens) // bs) - request.table.owned
+            need = self._blocks_to(request, request.computed + tokens)
             while need > pool.free_blocks:
-                victim = order.pop()
+                victim = max(order, key=_urgency) if self.by_priority else order[-1]
+                place = order.index(victim) if self.by_priority else len(order) - 1
+                del order[place]
                 self._preempt(victim, request, now_ms)
                 preempted = True
+                if place < i:
+                    i, budget = self._take_back(victim, rows, i, budget)
                 if victim is request:
                     break
-            if need > pool.free_blocks or self.running.get(request.admission) is not request:
+            if request.admission not in self.running:
+                if self.by_priority and self.behaviour.continues_after_self_preemption:
+                    continue
                 break
             rows.append((request, request.computed, tokens))
-            self._compute(request, tokens, shape)
+            self._allocate(request, request.computed + tokens, need)
             budget -= tokens
+        shape = PassShape()
+        for request, start, tokens in rows:
+            if request.decoding:
+                shape.add_decode(start + tokens)
+            else:
+                self._add_chunk(request, start, tokens, shape)
         if not preempted:
             before = len(self._chunks)
             self._admit(budget, cap, now_ms, shape)
+            if self._passed_over:
+                self._put_back()
             tail = zip(self._chunks, shape.chunk_starts, shape.chunk_tokens, strict=True)
             rows += list(tail)[before:]
         self._rows = [row[0] for row in rows]
@@ -343,10 +382,25 @@ class VllmScheduler:
             return None
         return shape
 
+    def _take_back(self, victim: EngineRequest, rows: list[BatchRow], place: int, budget: int) -> tuple[int, int]:
+        """The victim of a preemption stood before `place` in the order of the batch, where the walk is now.
+
+        Returns where it goes on, and with which budget: what the victim was given in this pass is taken back.
+        """
+        for k, (request, _, tokens) in enumerate(rows):
+            if request is victim:
+                if self.behaviour.restores_victims:
+                    del rows[k]
+                    return place - 1, budget + tokens
+                rows[k] = (victim, 0, tokens)  # it stays in the batch, with tokens that now count from its start
+                victim.computed = tokens
+                return place, budget
+        return (place - 1 if self.behaviour.keeps_place else place), budget
+
     def _chunk_cap(self) -> int:
         """Longest chunk of a prompt while other requests are queued or running; 0 is no limit."""
         eligible = len(self.running) + len(self.waiting)
-        if not self.threshold_tokens or eligible <= 1:
+        if not self.threshold_tokens or (eligible <= 1 and self.behaviour.exempts_lone_request):
             return 0
         if self.threshold_adaptive:
             return max(self.threshold_tokens, self.max_num_batched_tokens // eligible)
@@ -364,15 +418,36 @@ class VllmScheduler:
             tokens = room
         return tokens if tokens > 0 else 0
 
+    def _blocks_to(self, request: EngineRequest, computed: int) -> int:
+        """Blocks that a request lacks for so many computed tokens; vLLM gives none beyond the model's length."""
+        if computed > self.max_model_len:
+            computed = self.max_model_len
+        need = -(-computed // self.block_size) - request.table.owned
+        return need if need > 0 else 0
+
     def _compute(self, request: EngineRequest, tokens: int, shape: PassShape) -> None:
-        """Blocks for the next tokens of a request, which the free queue covers; full ones are hashed."""
+        """A chunk of a prompt and its blocks, which the free queue covers; full ones are hashed."""
         table = request.table
         start = request.computed
         computed = start + tokens
         request.computed = computed
-        covered = computed if computed < self.max_model_len else self.max_model_len  # vLLM gives no blocks beyond
+        covered = computed if computed < self.max_model_len else self.max_model_len
         need = -(-covered // self.block_size) - table.owned
         if need > 0:
+            self.pool.take(need)
+            table.owned += need
+        full = covered // self.block_size
+        if self.caching and full > table.hashed:
+            if table.content.sources:
+                self.decodes.catch_up_sources(table.content)
+            self.pool.store(table, full)
+        self._add_chunk(request, start, tokens, shape)
+
+    def _allocate(self, request: EngineRequest, computed: int, need: int) -> None:
+        """The same for a request that may be decoding, which lacks `need` blocks."""
+        table = request.table
+        request.computed = computed
+        if need:
             self.pool.take(need)
             table.owned += need
         full = computed // self.block_size
@@ -380,12 +455,11 @@ class VllmScheduler:
             if table.content.sources:
                 self.decodes.catch_up_sources(table.content)
             self.pool.store(table, full)
-        if request.decoding:
-            shape.add_decode(computed)
-        else:
-            sampled = computed >= request.prompt_tokens + request.output_tokens and request.max_output_tokens > 0
-            shape.add_chunk(start, tokens, request.prompt_tokens, sampled)
-            self._chunks.append(request)
+
+    def _add_chunk(self, request: EngineRequest, start: int, tokens: int, shape: PassShape) -> None:
+        sampled = start + tokens >= request.prompt_tokens + request.output_tokens and request.max_output_tokens > 0
+        shape.add_chunk(start, tokens, request.prompt_tokens, sampled)
+        self._chunks.append(request)
 
     # --- admission
 
@@ -399,6 +473,9 @@ class VllmScheduler:
             content = request.table.content
             match, tokens = self._head_chunk(request, cap)
             if not self.chunked and tokens > budget:
+                if not self.behaviour.stops_over_budget:
+                    self._passed_over.append(waiting.popleft())
+                    continue
                 # a pass of decodes alone leaves the same budget until one of them ends
                 self._head_refused = self.fast_forward and not shape.chunk_tokens and not content.sources
                 return
@@ -414,7 +491,7 @@ class VllmScheduler:
                 return
             waiting.popleft()
             self.pool.hold(request.table, match)
-            request.computed = hit_tokens
+            request.computed += hit_tokens
             self._admissions += 1
             request.admission = self._admissions
             running[request.admission] = request
@@ -425,6 +502,12 @@ class VllmScheduler:
             self._compute(request, tokens, shape)
             budget -= tokens
 
+    def _put_back(self) -> None:
+        """Those that were passed over in an admission keep their places."""
+        self.waiting.extendleft(reversed(self._passed_over))
+        self._passed_over.clear()
+        self._head_refused = False
+
     def _head_chunk(self, request: EngineRequest, cap: int) -> tuple[Match, int]:
         """The cached prefix of a waiting request and the chunk it asks for, the budget aside."""
         total = request.prompt_tokens + request.output_tokens
@@ -433,6 +516,9 @@ class VllmScheduler:
             self.decodes.catch_up_sources(content)
         match = self.pool.match(content, (total - 1) // self.block_size)  # at least one token is computed
         tokens = total - match.blocks * self.block_size
+        if request.computed:  # only if the release does not restore victims: it looks for no hits then
+            match = Match()
+            tokens = total - request.computed
         if 0 < cap < tokens:
             tokens = cap
         return match, tokens
@@ -448,7 +534,7 @@ class VllmScheduler:
         # the whole prompt is no shorter than the chunk
         end = request.prompt_tokens + request.output_tokens
         if not self.reserve_full_isl:
-            end = match.blocks * self.block_size + tokens
+            end = match.blocks * self.block_size + request.computed + tokens
         if end > self.max_model_len:
             end = self.max_model_len
         return -(-end // self.block_size) <= spare
@@ -463,7 +549,10 @@ class VllmScheduler:
             self._prefilling.remove(victim)
         victim.computed = 0
         del self.running[victim.admission]
-        self.waiting.appendleft(victim)
+        if self.by_priority:
+            self._enqueue(victim)
+        else:
+            self.waiting.appendleft(victim)
         self._head_refused = False
         if self.observer is not None:
             self.observer.on_preemption(victim, requester)

@@ -35,6 +35,7 @@ class Workload:
         first_turn, last_turn: per session, request number.
         dependencies: by request number, the requests that must have ended before it is sent. A request that is in
             here is no turn of a chain, its session is a mere label; with an empty tuple it is a root.
+        priorities: of the requests that have one other than 0, by number; larger is more urgent.
         request_ids, session_ids: names from the source, empty lists when it has none.
         source: what the workload was read from, for reports.
         origin_ms: time on the clock of the source that is to be zero; None: the earliest arrival of a root.
@@ -55,6 +56,7 @@ class Workload:
         self.first_turn = array("q")
         self.last_turn = array("q")
         self.dependencies: dict[int, tuple[int, ...]] = {}
+        self.priorities: dict[int, int] = {}
         self.request_ids: list[str] = []
         self.session_ids: list[str] = []
         self.origin_ms: float | None = None

@@ -3,13 +3,14 @@
 Rules of vLLM 0.33 (docs/fidelity.md): a hit takes the first cached copy; a table is freed tail first; freed
 blocks without a hash are reused before any other, then hashed ones in the order they were freed. The pool
 works on spans of blocks and makes exactly the decisions of a pool that handles them one by one. Blocks without
-a hash have no identity: those held are `owned - hashed` of a table, those free are the number `blank`.
+a hash have no identity: those held are `owned - hashed` of a table, those free are the number `blank`. In releases
+before 0.33 freed blocks without a hash queue up like the others: spans of nodes that hang outside the tree.
 """
 
 from __future__ import annotations
 
 from windtunnel.engine.kv.events import CacheEvent
-from windtunnel.engine.kv.prefix_tree import Match, PrefixTree, Span
+from windtunnel.engine.kv.prefix_tree import Match, Node, PrefixTree, Span
 from windtunnel.workload.content import Content
 
 
@@ -39,11 +40,15 @@ class BlockPool:
         num_blocks: usable blocks.
         tree: the cached ones by content.
         free_blocks: blocks that nobody holds.
-        blank: those of them without a hash, which are used first; the others are in the queue.
+        unhashed: where the nodes of queued blocks without a hash hang, if those have a place in the queue.
+        blank: those of them without a hash that are used first; the others are in the queue.
         events: what happened since the owner last cleared it, if `log_events`.
     """
 
-    def __init__(self, num_blocks: int, block_size: int, caching: bool, log_events: bool) -> None:
+    def __init__(
+        self, num_blocks: int, block_size: int, caching: bool, log_events: bool, *, unhashed_first: bool = True
+    ) -> None:
+        """`unhashed_first`: freed blocks without a hash are used next, else after all that were freed before."""
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.caching = caching
@@ -51,6 +56,9 @@ class BlockPool:
         self.free_blocks = num_blocks
         self.blank = num_blocks
         self.queue = Span(self.tree.root)  # a ring: queue.after is evicted next
+        self.unhashed_first = unhashed_first or not caching  # without hashes no order can be told
+        self.unhashed = Node(None, (), Content.of([]), 0, 0)
+        self._releases = 0  # of blocks that have no hash but a place in the queue
         self.log_events = log_events and caching
         self.events: list[CacheEvent] = []
 
@@ -128,7 +136,7 @@ class BlockPool:
             if len(node.copies) == 1:
                 if count < size:  # the tail of the only copy: the node shrinks
                     node.size = size - count
-                    if self.log_events:
+                    if self.log_events and node.parent is not self.unhashed:
                         self.events.append(
                             CacheEvent(False, node.content, node.depth + size - count, node.depth + size)
                         )
@@ -138,7 +146,7 @@ class BlockPool:
                 self.tree.split(node, size - count)
                 span = queue.after
                 size = count
-            if self.log_events:
+            if self.log_events and node.parent is not self.unhashed:
                 self.events.append(CacheEvent(False, node.content, node.depth, node.depth + size))
             node.copies.remove(span)
             self._unlink(span)
@@ -149,8 +157,11 @@ class BlockPool:
         spans = table.spans
         counts = table.counts
         freed = table.owned - table.hashed
-        self.blank += freed
         queue = self.queue
+        if self.unhashed_first:
+            self.blank += freed
+        elif freed:
+            self._append_unhashed(table, freed)
         while spans:
             span = spans[-1]
             if counts[-1] > span.node.size:
@@ -168,6 +179,21 @@ class BlockPool:
         self.free_blocks += freed
         table.hashed = 0
         table.owned = 0
+
+    def _append_unhashed(self, table: BlockTable, blocks: int) -> None:
+        """Put blocks without a hash at the back of the queue."""
+        self._releases += 1
+        node = Node(self.unhashed, (self._releases,), table.content, 0, blocks)
+        self.unhashed.children[node.key] = node
+        self.tree.num_nodes += 1
+        span = Span(node)
+        node.copies.append(span)
+        queue = self.queue
+        last = queue.before
+        span.before = last
+        span.after = queue
+        last.after = span
+        queue.before = span
 
     def _tip(self, table: BlockTable) -> Span:
         """The span of the last hashed block; rewrites the table's last entry if it was split since."""

@@ -156,7 +156,7 @@ class Graph:
             timestamps_ms.append(timestamp_ms)
             output = row.output_length if row.output_length is not None else row.output_tokens
             delay_ms = (row.delay or row.delay_ms or 0.0) + (row.tool_wait_ms or 0.0)
-            sessions.add(
+            request = sessions.add(
                 prompts[place],
                 required_output(output, options),
                 session_name=row.session_id,
@@ -164,6 +164,8 @@ class Graph:
                 time_ms=delay_ms if row.wait_for else timestamp_ms,
                 after=[numbers[name] for name in row.wait_for],
             )
+            if row.priority:
+                sessions.workload.priorities[request] = row.priority
             options.loading.without_output += output is None
         sessions.workload.origin_ms = min(timestamps_ms[1:], default=0.0)
         return sessions.workload

@@ -178,6 +178,8 @@ class _Builder:
             time_ms=time_ms,
             timestamp_ms=timestamp_ms,
         )
+        if row.priority:
+            sessions.workload.priorities[request] = row.priority
         if self._history is not None and name is not None:
             self._history[name] = [*runs, (output_origin(request), 0, output_tokens)]
         self._options.loading.without_output += stated_output is None

@@ -91,7 +91,11 @@ def _rebuilt(workload: Workload, dropped: set[int], max_model_len: int) -> Workl
             after, arrival_ms = _kept_dependencies(workload, request, dropped)
             if waits and not after:
                 time_ms += arrival_ms  # it is a root now
-        result.add(runs, workload.output_tokens[request], session=sessions.get(session), time_ms=time_ms, after=after)
+        place = result.add(
+            runs, workload.output_tokens[request], session=sessions.get(session), time_ms=time_ms, after=after
+        )
+        if request in workload.priorities:
+            result.priorities[place] = workload.priorities[request]
         if session not in sessions:
             sessions[session] = result.num_sessions - 1
             if workload.session_ids:

@@ -38,6 +38,7 @@ class Row(Protocol):
     request_id: str | None
     output_token_ids: list[int] | None
     wait_for: list[str] | None
+    priority: int | None
 
 
 class BareRow(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -154,4 +155,5 @@ def _is_plain(row: Row) -> bool:
         and row.delay_ms is None
         and row.output_token_ids is None
         and row.wait_for is None
+        and not row.priority
     )
