@@ -22,6 +22,21 @@ BESIDE: dict[str, list[str]] = {
     "engine.long_prefill_token_threshold_adaptive": ["engine.long_prefill_token_threshold=1"],
     "cluster.router.tie_break": ["cluster.router.kind=least-loaded"],
     "engine.behaviour": ["engine.kind=sglang"],
+    "timing.model": ["timing.gpu=b200-sxm"],
+    "timing.gpu": ["timing.model=Qwen/Qwen3-8B"],
+    **{
+        f"timing.{name}": ["timing.model=Qwen/Qwen3-30B-A3B", "timing.gpu=b200-sxm"]
+        for name in ("tp", "pp", "dtype", "kv_dtype", "gpu_memory_utilization")
+    },
+    "timing.ep": ["timing.model=Qwen/Qwen3-30B-A3B", "timing.gpu=b200-sxm", "timing.tp=4"],
+}
+# Values of fields that do not take just any.
+SPECIAL: dict[str, tuple[str, object]] = {
+    "timing.model": ("Qwen/Qwen3-8B", "Qwen/Qwen3-8B"),
+    "timing.gpu": ("b200-sxm", "b200-sxm"),
+    **{f"timing.{name}": ("4", 4) for name in ("tp", "ep")},
+    "timing.engine_log": ("GPU KV cache size: 10,000 tokens", "GPU KV cache size: 10,000 tokens"),
+    "timing.gpu_memory_utilization": ("0.75", 0.75),
 }
 
 
@@ -38,6 +53,8 @@ def beside(field: ConfigField) -> list[Assignment]:
 
 def some_value(field: ConfigField) -> tuple[str, object]:
     """A value that the field accepts, as text and as it is then."""
+    if field.path in SPECIAL:
+        return SPECIAL[field.path]
     if field.choices:
         last = field.choices[-1]
         return ("false", False) if last is False else (last, last)
@@ -94,6 +111,8 @@ def test_a_field_refuses_what_is_no_value_of_it(field, text):
 @pytest.mark.parametrize("field", VALUES, ids=lambda field: field.path)
 def test_a_field_takes_null_only_if_it_says_so(field):
     sets = [parse_set(f"{field.path}=null"), *beside(field)]
+    if field.path in ("timing.model", "timing.gpu"):  # they are given together or not at all
+        sets = sets[:1]
     if field.path == "workload.synthetic.rate":
         sets.append(parse_set("workload.concurrency=1"))
     if field.nullable:

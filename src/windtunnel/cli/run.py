@@ -30,15 +30,15 @@ Text = str | None
 Texts = list[str] | None
 
 
-def _option(flag: str, metavar: str, help: str, panel: str) -> Any:
-    return typer.Option(flag, metavar=metavar, help=help, rich_help_panel=panel)
+def _option(flag: str, metavar: str, help: str, panel: str, *others: str) -> Any:
+    return typer.Option(flag, *others, metavar=metavar, help=help, rich_help_panel=panel)
 
 
-def _field(flag: str, metavar: str, panel: str) -> Any:
+def _field(flag: str, metavar: str, panel: str, *others: str) -> Any:
     field = FIELDS[FIELD_OF_FLAG[flag]]
     shown = f"{field.default:g}" if isinstance(field.default, float) else field.default
     default = "" if field.default is None else f" \\[{shown}]"
-    return _option(flag, metavar, f"{field.description[0].upper()}{field.description[1:]}.{default}", panel)
+    return _option(flag, metavar, f"{field.description[0].upper()}{field.description[1:]}.{default}", panel, *others)
 
 
 def _switch(flag: str, help: str, panel: str) -> Any:
@@ -70,8 +70,15 @@ def run(
     cancel_after_ms: Annotated[Text, _field("--cancel-after-ms", "MS", _WORKLOAD)] = None,
     engine: Annotated[Text, _field("--engine", "NAME", _DEPLOYMENT)] = None,
     workers: Annotated[Text, _field("--workers", "N", _DEPLOYMENT)] = None,
-    dp_size: Annotated[Text, _field("--dp-size", "N", _DEPLOYMENT)] = None,
+    dp_size: Annotated[Text, _field("--dp-size", "N", _DEPLOYMENT, "--dp")] = None,
     router: Annotated[Text, _field("--router", "NAME", _DEPLOYMENT)] = None,
+    model: Annotated[Text, _field("--model", "NAME|DIR", _DEPLOYMENT)] = None,
+    gpu: Annotated[Text, _field("--gpu", "NAME", _DEPLOYMENT)] = None,
+    tp: Annotated[Text, _field("--tp", "N", _DEPLOYMENT)] = None,
+    pp: Annotated[Text, _field("--pp", "N", _DEPLOYMENT)] = None,
+    ep: Annotated[Text, _field("--ep", "N", _DEPLOYMENT)] = None,
+    dtype: Annotated[Text, _field("--dtype", "NAME", _DEPLOYMENT)] = None,
+    kv_dtype: Annotated[Text, _field("--kv-dtype", "NAME", _DEPLOYMENT)] = None,
     timing: Annotated[Text, _field("--timing", "NAME", _DEPLOYMENT)] = None,
     config: Annotated[Text, _option("--config", "FILE", "YAML or JSON; flags beat it.", _DEPLOYMENT)] = None,
     fields: Annotated[
@@ -121,6 +128,13 @@ def run(
             "--dp-size": dp_size,
             "--router": router,
             "--timing": timing,
+            "--model": model,
+            "--gpu": gpu,
+            "--tp": tp,
+            "--pp": pp,
+            "--ep": ep,
+            "--dtype": dtype,
+            "--kv-dtype": kv_dtype,
             "--seed": seed,
             "--max-time-s": max_time_s,
             "--report": report,

@@ -130,7 +130,7 @@ class Origins:
 
 def _place(detail: ErrorDetails) -> tuple[str, Mapping[str, ConfigField]]:
     """The path that an error is about, and the fields of a configuration with the engine that it is about."""
-    parts = [str(part) for part in detail["loc"]]
+    parts = [str(part) for part in detail["loc"]] or [""]  # none for a rule about the whole configuration
     if detail["type"] == "union_tag_invalid":
         return "engine.kind", FIELDS
     if parts[0] == "engine" and len(parts) > 1 and parts[1] in ENGINES:

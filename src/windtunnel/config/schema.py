@@ -22,13 +22,16 @@ from windtunnel.config.section import (
 )
 from windtunnel.config.section import Section as Section
 from windtunnel.config.sglang import SglangConfig as SglangConfig
+from windtunnel.config.sizing import size_engine
+from windtunnel.config.timing import TIMING_MODELS as TIMING_MODELS
+from windtunnel.config.timing import TimingConfig as TimingConfig
 from windtunnel.config.vllm import VllmConfig as VllmConfig
+from windtunnel.errors import InputError
 
 SAMPLE_TRACE = "sample:mooncake-conversation"
 
 # Names that a config file may use besides `module:attribute` of an object written in Python.
 ROUTERS = ("round-robin", "random", "least-loaded")
-TIMING_MODELS = ("polynomial",)
 
 
 MAX_SYNTHETIC_REQUESTS = 100_000_000
@@ -211,23 +214,6 @@ EngineConfig = Annotated[
 ]
 
 
-class TimingConfig(Section):
-    """What a forward pass costs."""
-
-    kind: Annotated[str, named(TIMING_MODELS)] = Field(
-        default="polynomial",
-        description="model: polynomial, profile:PATH of a measured one, or module:attribute of one written in Python",
-    )
-    speedup: PositiveFloat = Field(default=1.0, description="divides the duration of every pass")
-    decode_speedup: PositiveFloat = Field(default=1.0, description="divides the decode part further; polynomial only")
-
-    @model_validator(mode="after")
-    def _consistent(self) -> TimingConfig:
-        if self.decode_speedup != 1.0 and self.kind != "polynomial":
-            raise RuleError("{decode_speedup} applies to the polynomial model only: others price a pass as a whole")
-        return self
-
-
 class SloConfig(Section):
     """Limits that make a completed request a good one; each that is given must hold (<=)."""
 
@@ -267,4 +253,8 @@ class Config(Section):
                 "{cluster.dp_size} above 1 needs {engine.overlap_schedule} false: "
                 "overlap scheduling is not modelled for ranks that wait for each other"
             )
+        try:
+            self.__dict__["engine"] = size_engine(self.engine, self.timing, self.cluster.dp_size)
+        except InputError as error:  # the parts of the deployment do not go together
+            raise RuleError(f"{{timing.{error.field}}}: {error.message}") from None
         return self

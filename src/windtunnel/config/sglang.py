@@ -57,18 +57,11 @@ class SglangConfig(Section):
         default=True, description="false computes every pass one by one: the same record, slower"
     )
 
-    @model_validator(mode="before")
-    @classmethod
-    def _same_capacity(cls, data: object) -> object:
-        # Whatever the page size, and as with the defaults of the other engine: the same GPU has the same memory.
-        if isinstance(data, dict) and "num_gpu_blocks" not in data:
-            page_size = data.get("page_size")
-            if isinstance(page_size, int) and page_size > 1:
-                return {**data, "num_gpu_blocks": max(DEFAULT_CAPACITY_TOKENS // page_size, 1)}
-        return data
-
     @model_validator(mode="after")
     def _consistent(self) -> SglangConfig:
+        if "num_gpu_blocks" not in self.model_fields_set:
+            # Whatever the page size, and as with the defaults of the other engine: the same GPU has the same memory.
+            self.__dict__["num_gpu_blocks"] = max(DEFAULT_CAPACITY_TOKENS // self.page_size, 1)
         if self.chunked_prefill_size == 0:
             raise RuleError("{chunked_prefill_size} is 0: expected at least 1, or -1 for prompts in one pass")
         if 0 < self.chunked_prefill_size < self.page_size:

@@ -1,0 +1,103 @@
+"""What a forward pass costs, and the deployment that it runs on: the fields of `timing`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from windtunnel.config.section import PositiveFloat, PositiveInt, RuleError, Section, named
+from windtunnel.errors import InputError
+from windtunnel.timing.catalog import load_gpu, load_model
+from windtunnel.timing.catalog.nearest import UnknownNameError
+from windtunnel.timing.deployment import Deployment, deploy
+
+# Names that a config file may use besides `module:attribute` of an object written in Python.
+TIMING_MODELS = ("polynomial",)
+
+NEEDS_DEPLOYMENT = ("roofline", "aiconfigurator")
+DEPLOYMENT_ONLY = ("tp", "pp", "ep", "dtype", "kv_dtype", "gpu_memory_utilization")
+
+WeightDtype = Literal["bf16", "fp8", "fp8_block", "int4", "mxfp4", "nvfp4"]
+
+
+def _known_model(name: str) -> str:
+    try:
+        load_model(name)
+    except UnknownNameError as error:
+        raise ValueError(f"which is no model of the catalog: {error.hint}") from None
+    except InputError as error:
+        raise ValueError(str(error)) from None
+    return name
+
+
+def _known_gpu(name: str) -> str:
+    try:
+        return load_gpu(name).name
+    except UnknownNameError as error:
+        raise ValueError(f"which is no GPU of the catalog: {error.hint}") from None
+
+
+class TimingConfig(Section):
+    """What a forward pass costs.
+
+    With a `model` and a `gpu`, the memory of the GPU sizes the KV cache.
+    """
+
+    kind: Annotated[str, named(TIMING_MODELS)] = Field(
+        default="polynomial",
+        description="model: polynomial, profile:PATH of a measured one, or module:attribute of one written in Python",
+    )
+    model: Annotated[str, AfterValidator(_known_model)] | None = Field(
+        default=None, description="model by name, or a directory with its config.json"
+    )
+    gpu: Annotated[str, AfterValidator(_known_gpu)] | None = Field(default=None, description="GPU by name")
+    tp: PositiveInt = Field(default=1, description="GPUs that split every layer")
+    pp: PositiveInt = Field(default=1, description="pipeline stages")
+    ep: PositiveInt = Field(default=1, description="groups of GPUs among which whole experts are spread")
+    dtype: WeightDtype | None = Field(default=None, description="weights; unless given, what the checkpoint has")
+    kv_dtype: Literal["bf16", "fp8"] | None = Field(default=None, description="KV cache; bf16 unless given")
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1, strict=True)] | None = Field(
+        default=None,
+        description="share of a GPU's memory that the engine plans with (mem_fraction_static in SGLang): 0.9 for "
+        "vLLM, 0.88 for SGLang unless given",
+    )
+    engine_log: str | None = Field(
+        default=None, description="log file of a real engine, or a line of it: its KV cache size is used"
+    )
+    speedup: PositiveFloat = Field(default=1.0, description="divides the duration of every pass")
+    decode_speedup: PositiveFloat = Field(default=1.0, description="divides the decode part further; polynomial only")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> TimingConfig:
+        if self.decode_speedup != 1.0 and self.kind != "polynomial":
+            raise RuleError("{decode_speedup} applies to the polynomial model only: others price a pass as a whole")
+        if (self.model is None) != (self.gpu is None):
+            missing, given = ("gpu", "model") if self.gpu is None else ("model", "gpu")
+            raise RuleError(f"{{{given}}} needs {{{missing}}}: a deployment is a model on a GPU")
+        if self.model is None:
+            if self.kind in NEEDS_DEPLOYMENT:
+                raise RuleError(f"{{model}} and {{gpu}} are missing: {self.kind} prices a model on a GPU")
+            for name in DEPLOYMENT_ONLY:
+                if getattr(self, name) != type(self).model_fields[name].default:
+                    raise RuleError(f"{{{name}}} has no effect without {{model}} and {{gpu}}")
+        return self
+
+    def deployment(self, dp: int = 1) -> Deployment | None:
+        """The model on its GPUs, if one is named, as one of `dp` ranks that share its experts.
+
+        Raises:
+            InputError: the parts do not go together; its `field` is the one of this section that is to blame.
+        """
+        if self.model is None or self.gpu is None:
+            return None
+        return deploy(
+            load_model(self.model),
+            load_gpu(self.gpu),
+            tp=self.tp,
+            pp=self.pp,
+            dp=dp,
+            ep=self.ep,
+            dtype=self.dtype,
+            kv_dtype=self.kv_dtype,
+        )
