@@ -26,6 +26,7 @@ from windtunnel.engine.vllm import VllmScheduler
 from windtunnel.errors import InputError, PluginError, StalledError
 from windtunnel.plugins import load_object
 from windtunnel.record.columns import PassColumns, Record
+from windtunnel.timing.aiconfigurator import aiconfigurator_timing
 from windtunnel.timing.base import CheckedTiming, ScaledTiming, TimingModel
 from windtunnel.timing.polynomial import PolynomialTiming
 from windtunnel.timing.profile import PROFILE_PREFIX, load_profile
@@ -221,6 +222,9 @@ def build_timing(config: Config) -> TimingModel:
     if wanted.kind == "polynomial":
         mixes = isinstance(config.engine, VllmConfig)  # prompts and decodes, in the passes of one engine
         return PolynomialTiming(capacity, wanted.speedup, wanted.decode_speedup, first_tokens_decode=mixes)
+    deployment = wanted.deployment(config.cluster.dp_size)
+    if wanted.kind == "aiconfigurator" and deployment is not None:
+        return _scaled(aiconfigurator_timing(deployment, config.engine.kind, config.engine.max_decodes), config)
     if wanted.kind.startswith(PROFILE_PREFIX):
         return _scaled(TabulatedTiming(load_profile(wanted.kind.removeprefix(PROFILE_PREFIX))), config)
     found = load_object(wanted.kind, "timing.kind", TIMING_MODELS)

@@ -12,9 +12,11 @@ from windtunnel.config.fields import FIELDS
 from windtunnel.config.file import read_config_file
 from windtunnel.config.load import LoadedConfig, load_config
 from windtunnel.config.origins import Origins
+from windtunnel.config.timing import TIMING_MODELS
 from windtunnel.errors import InputError
 
 RATE_FILE = "workload:\n  synthetic:\n    isl: 8\n    osl: 8\n    requests: 8\n    rate: 2\n"
+MODELS = ", ".join(repr(name) for name in TIMING_MODELS)
 TRACE_FILE = "workload:\n  path: t.jsonl\n  limit: 5\n  speedup: 2\n"
 
 
@@ -156,8 +158,8 @@ def test_python_gets_no_sample_unasked(load):
             "--router: found 'round-robn', expected 'round-robin', 'random', 'least-loaded' or module:attribute "
             "(did you mean 'round-robin'?)",
         ),
-        ({"timing": "roofline"}, "--timing: found 'roofline', expected 'polynomial' or module:attribute"),
-        ({"timing": "m:"}, "--timing: found 'm:', expected 'polynomial' or module:attribute"),
+        ({"timing": "lineroof"}, f"--timing: found 'lineroof', expected {MODELS} or module:attribute"),
+        ({"timing": "m:"}, f"--timing: found 'm:', expected {MODELS} or module:attribute"),
     ],
 )
 def test_a_flag_with_a_wrong_value(load, flags, expected):

@@ -79,5 +79,9 @@ class SglangConfig(Section):
         return self.context_length
 
     @property
+    def max_decodes(self) -> int:
+        return self.max_running_requests
+
+    @property
     def kv_capacity_tokens(self) -> int:
         return self.num_gpu_blocks * self.page_size

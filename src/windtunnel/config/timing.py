@@ -13,7 +13,7 @@ from windtunnel.timing.catalog.nearest import UnknownNameError
 from windtunnel.timing.deployment import Deployment, deploy
 
 # Names that a config file may use besides `module:attribute` of an object written in Python.
-TIMING_MODELS = ("polynomial",)
+TIMING_MODELS = ("polynomial", "aiconfigurator")
 
 NEEDS_DEPLOYMENT = ("roofline", "aiconfigurator")
 DEPLOYMENT_ONLY = ("tp", "pp", "ep", "dtype", "kv_dtype", "gpu_memory_utilization")
@@ -46,7 +46,8 @@ class TimingConfig(Section):
 
     kind: Annotated[str, named(TIMING_MODELS)] = Field(
         default="polynomial",
-        description="model: polynomial, profile:PATH of a measured one, or module:attribute of one written in Python",
+        description="model: polynomial, aiconfigurator, profile:PATH of a measured one, or module:attribute of one "
+        "written in Python",
     )
     model: Annotated[str, AfterValidator(_known_model)] | None = Field(
         default=None, description="model by name, or a directory with its config.json"

@@ -82,5 +82,9 @@ class VllmConfig(Section):
         return self.max_model_len
 
     @property
+    def max_decodes(self) -> int:
+        return self.max_num_seqs
+
+    @property
     def kv_capacity_tokens(self) -> int:
         return self.num_gpu_blocks * self.block_size

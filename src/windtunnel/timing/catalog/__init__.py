@@ -6,7 +6,7 @@ local directory that has a `config.json`.
 
 from windtunnel.timing.catalog.gpus import GpuSpec, gpu_names, load_gpu
 from windtunnel.timing.catalog.model_shape import LatentAttention, LayerGroup, ModelShape
-from windtunnel.timing.catalog.models import load_model, model_names
+from windtunnel.timing.catalog.models import load_model, model_config, model_names
 
 __all__ = [
     "GpuSpec",
@@ -16,5 +16,6 @@ __all__ = [
     "gpu_names",
     "load_gpu",
     "load_model",
+    "model_config",
     "model_names",
 ]

@@ -61,6 +61,23 @@ def load_model(name: str) -> ModelShape:
     return _read(path)
 
 
+def model_config(name: str) -> tuple[str, str]:
+    """What the model `name`, or that of the directory `name`, was published as, and the text of its `config.json`.
+
+    A local directory has no name it was published as: the text is then all that says what it is.
+
+    Raises:
+        InputError: there is no such model, or its file cannot be read.
+    """
+    known = _by_any_name().get(folded(name))
+    if known is not None and not os.path.isdir(name):
+        catalog = files("windtunnel.timing.catalog")
+        return known, catalog.joinpath("models", _files()[known]).read_text(encoding="utf-8")
+    load_model(name)  # for what it says about a file that is none
+    path = Path(name)
+    return "", (path / "config.json" if path.is_dir() else path).read_text(encoding="utf-8")
+
+
 def _read(path: Path) -> ModelShape:
     # Not kept between calls: a file may be rewritten.
     config = _read_fields(path)
