@@ -146,12 +146,16 @@ class Engine:
         if finished:
             scheduler.finished = []
         if self._leaving:
-            for request in self._leaving:
-                if request not in finished:
-                    scheduler.abort(request, now_ms)
-                    finished = [*finished, request]
-            self._leaving = []
+            finished = [*finished, *self._abort_leaving(finished, now_ms)]
         return finished
+
+    def _abort_leaving(self, finished: list[EngineRequest], now_ms: float) -> list[EngineRequest]:
+        """Take out those who gave up during what has just ended, unless it completed them."""
+        leaving = [request for request in self._leaving if request not in finished]
+        self._leaving = []
+        for request in leaving:
+            self.scheduler.abort(request, now_ms)
+        return leaving
 
     def halt(self, now_ms: float) -> tuple[list[EngineRequest], list[EngineRequest]]:
         """Stop for good: passes that end by now_ms have happened, the one in flight has not.
@@ -197,21 +201,22 @@ class Engine:
     def _commit(self, done: int) -> None:
         passes = self.passes
         ends = passes.end_ms
-        if not ends or ends[-1] != self._start_ms:
+        start_ms = self._start_ms
+        if not ends or ends[-1] != start_ms:
             passes.idle_pass.append(len(ends))
-            passes.idle_until_ms.append(self._start_ms)
-        if done:
-            if self._planned == 1:
-                ends.append(self.end_ms)
-            else:
-                ends.frombytes(self._run_ends[:done].tobytes())
-            self._planned = 0
-            self.end_ms = INFINITE
-            passes.decode_runs += 1
-            passes.passes_in_runs += done
-            self.scheduler.commit_decodes(done)
-        else:
+            passes.idle_until_ms.append(start_ms)
+        if not done:
             ends.append(self.end_ms)
             self.end_ms = INFINITE
             passes.single_passes += 1
-            self.scheduler.conclude(self._start_ms)
+            self.scheduler.conclude(start_ms)
+            return
+        if self._planned == 1:
+            ends.append(self.end_ms)
+        else:
+            ends.frombytes(self._run_ends[:done].tobytes())
+        self._planned = 0
+        self.end_ms = INFINITE
+        passes.decode_runs += 1
+        passes.passes_in_runs += done
+        self.scheduler.commit_decodes(done)

@@ -291,13 +291,12 @@ class VllmScheduler:
         cap = self._chunk_cap() if self.threshold_tokens else 0
         need = group.ring[group.step % bs] if decodes else 0
         chunks: list[int] = []
-        left = budget
         for request in prefilling:
-            if left <= 0:
+            if budget <= 0:
                 break
-            tokens = self._chunk(request, cap, left)
+            tokens = self._chunk(request, cap, budget)
             chunks.append(tokens)
-            left -= tokens
+            budget -= tokens
             lacks = -(-(request.computed + tokens) // bs) - request.table.owned
             if lacks > 0:
                 need += lacks
@@ -308,10 +307,11 @@ class VllmScheduler:
         shape = PassShape(decodes, group.context_tokens)
         if decodes:
             self.decodes.advance_one()
-        for i, tokens in enumerate(chunks):
+        for request, tokens in zip(prefilling, chunks, strict=False):
             if tokens:
-                self._compute(prefilling[i], tokens, shape)
-        self._admit(left, cap, now_ms, shape)
+                self._compute(request, tokens, shape)
+        if self.waiting and budget > 0:
+            self._admit(budget, cap, now_ms, shape)
         if self._passed_over:
             self._put_back()
         if observer is not None:
@@ -472,14 +472,14 @@ class VllmScheduler:
             request = waiting[0]
             content = request.table.content
             match, tokens = self._head_chunk(request, cap)
-            if not self.chunked and tokens > budget:
-                if not self.behaviour.stops_over_budget:
-                    self._passed_over.append(waiting.popleft())
-                    continue
-                # a pass of decodes alone leaves the same budget until one of them ends
-                self._head_refused = self.fast_forward and not shape.chunk_tokens and not content.sources
-                return
             if tokens > budget:
+                if not self.chunked:
+                    if not self.behaviour.stops_over_budget:
+                        self._passed_over.append(waiting.popleft())
+                        continue
+                    # a pass of decodes alone leaves the same budget until one of them ends
+                    self._head_refused = self.fast_forward and not shape.chunk_tokens and not content.sources
+                    return
                 tokens = budget
             hit_tokens = match.blocks * self.block_size
             if not self._fits(request, match, tokens):
@@ -570,7 +570,8 @@ class VllmScheduler:
 
     def _conclude_chunk(self, request: EngineRequest, start_ms: float) -> None:
         """A chunk that ends the prefill samples a token in the same pass."""
-        end_ms = self.passes.end_ms[-1]
+        ends = self.passes.end_ms
+        end_ms = ends[-1]
         request.note_chunk(start_ms, end_ms)
         if request.computed < request.prompt_tokens + request.output_tokens:
             return
@@ -579,12 +580,12 @@ class VllmScheduler:
             self._complete(request)
             return
         request.output_tokens += 1
-        last_pass = len(self.passes.end_ms) - 1
+        last_pass = len(ends) - 1
         request.note_tokens(last_pass, last_pass, end_ms)
-        if request.output_tokens >= request.max_output_tokens:
-            self._complete(request)
-        else:
+        if request.output_tokens < request.max_output_tokens:
             self.decodes.join(request)
+        else:
+            self._complete(request)
 
     def _conclude_singly(self, start_ms: float) -> None:
         end_ms = self.passes.end_ms[-1]

@@ -43,10 +43,10 @@ class VllmDecodes:
         """Bring a member up to date and take it out; its finish entry stays in the group, and it is `decoding`."""
         self.catch_up(request)
         self.group.leave(request)
-        ends = self.passes.end_ms
         first_pass = request.emitting_from
-        if len(ends) > first_pass:
-            request.note_tokens(first_pass, len(ends) - 1, ends[-1])
+        last_pass = len(self.passes.end_ms) - 1
+        if last_pass >= first_pass:
+            request.note_tokens(first_pass, last_pass, self.passes.end_ms[last_pass])
         request.note_decodes(now_ms)
 
     def advance(self, passes: int) -> None:
