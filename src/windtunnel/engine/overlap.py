@@ -32,10 +32,9 @@ class OverlapEngine(Engine):
     when their turn ends.
     """
 
-    scheduler: OverlapScheduler
-
     def __init__(self, scheduler: OverlapScheduler, timing: TimingModel, passes: PassColumns) -> None:
         super().__init__(scheduler, timing, passes)
+        self._looks_ahead = scheduler  # the same object
         self._flight_end_ms = INFINITE  # of the pass whose result this turn waits for, if there is one
         self._flight_start_ms = 0.0  # of the first pass after a pause
         self._after_pause = False  # whether the pass in flight is that
@@ -53,7 +52,7 @@ class OverlapEngine(Engine):
             self._price_run(passes, start_ms)
             if passes == 1:
                 self._run_ends = np.array((self.end_ms,))
-            shape = scheduler.after_completion(passes)
+            shape = self._looks_ahead.after_completion(passes)
             if shape is not None:
                 if self.timing.needs_physical_context:
                     computed = passes * scheduler.group.size + shape.num_decodes
