@@ -128,7 +128,7 @@ def test_unread_columns(findings):
 def test_what_is_below_an_unread_member_is_not_listed_too(tmp_path: Path):
     path = tmp_path / "trace"
     path.write_text(mooncake({"meta": {"a": 1, "hash_ids": [{"b": 2}]}, "hash_ids": [1]}) + "oops\n")
-    assert unread_names([str(path)], FORMATS["mooncake"]) == ({"meta": 1}, 2)
+    assert unread_names([str(path)], FORMATS["mooncake"].fields) == ({"meta": 1}, 2)
 
 
 def test_output_lengths_that_are_not_stated(findings):

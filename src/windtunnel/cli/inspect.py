@@ -20,7 +20,7 @@ from windtunnel.inspection.table import print_inspection
 from windtunnel.inspection.unread import unread_names
 from windtunnel.workload.traces import load_trace
 from windtunnel.workload.traces.reading import TimeUnit
-from windtunnel.workload.traces.registry import FORMATS, format_called, recognise
+from windtunnel.workload.traces.registry import format_called, recognise
 from windtunnel.workload.traces.rows import require_file
 
 _PIPE_WIDTH = 120
@@ -67,7 +67,7 @@ def inspect(
         time_unit=time_unit,  # type: ignore[arg-type]  # checked above
     )
     facts = describe_trace(workload, max_model_len)
-    findings = lint(workload, facts, *unread_names(traces, FORMATS[known.name]))
+    findings = lint(workload, facts, *unread_names(traces, known.fields))
     if as_json:
         document = {**facts.as_dict(), "lint": [finding.as_dict() for finding in findings]}
         print_result(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n")

@@ -10,14 +10,13 @@ from typing import Any
 import msgspec
 
 from windtunnel.config.schema import SAMPLE_TRACE
-from windtunnel.workload.traces.reading import TraceFormat
 from windtunnel.workload.traces.rows import read_head, read_whole, rows
 
 MOST_ROWS = 10_000
 
 
-def unread_names(paths: Sequence[str], known: TraceFormat) -> tuple[dict[str, int], int]:
-    """Names that the format does not read, with the number of rows that have them; and the rows looked at.
+def unread_names(paths: Sequence[str], read: frozenset[str]) -> tuple[dict[str, int], int]:
+    """Names that are not among those that are read, with the number of rows that have them; and the rows looked at.
 
     Rows that are not JSON are passed over, and pipes. Of a file that is one value the entries, or the value itself, are
     its rows.
@@ -32,14 +31,14 @@ def unread_names(paths: Sequence[str], known: TraceFormat) -> tuple[dict[str, in
             num_rows = sum(1 for _ in rows(path)) - 1
             looked_at += num_rows
             for name in head.columns:
-                if name not in known.fields:
+                if name not in read:
                     found[name] += num_rows
             continue
         for value in _values(path, head.first):
             if looked_at == MOST_ROWS:
                 break
             looked_at += 1
-            found.update(_unread(value, known.fields))
+            found.update(_unread(value, read))
     return dict(found), looked_at
 
 

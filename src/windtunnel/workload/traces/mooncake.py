@@ -57,6 +57,8 @@ class MooncakeRow(msgspec.Struct, gc=False):
     wait_for: list[str] | None = None
 
 
+# Fields that are checked when they are there, and of which nothing is kept.
+CHECKED_ONLY = frozenset(("output_token_ids", "priority", "strict_priority", "policy_class"))
 OWN_NAMES = frozenset(("hash_ids", "input_length", "output_length"))
 # Names in rows that other formats write with the same names of lengths and ids, but with other units or meanings.
 FOREIGN_NAMES = frozenset(
