@@ -28,8 +28,10 @@ from windtunnel.plugins import load_object
 from windtunnel.record.columns import PassColumns, Record
 from windtunnel.timing.aiconfigurator import aiconfigurator_timing
 from windtunnel.timing.base import CheckedTiming, ScaledTiming, TimingModel
+from windtunnel.timing.overhead import NO_OVERHEAD, WithOverhead
 from windtunnel.timing.polynomial import PolynomialTiming
 from windtunnel.timing.profile import PROFILE_PREFIX, load_profile
+from windtunnel.timing.roofline import RooflineTiming
 from windtunnel.timing.tabulated import TabulatedTiming
 from windtunnel.workload.driver import Driver
 from windtunnel.workload.session import Workload
@@ -188,8 +190,8 @@ def build_engine(config: Config, timing: TimingModel, passes: PassColumns) -> En
 
 
 def gpus_per_worker(config: Config) -> int:
-    """GPUs of a worker: one for each data-parallel rank."""
-    return config.cluster.dp_size
+    """GPUs of a worker: those of an engine for each data-parallel rank."""
+    return config.cluster.dp_size * config.timing.tp * config.timing.pp
 
 
 def build_router(config: Config) -> Router:
@@ -223,8 +225,12 @@ def build_timing(config: Config) -> TimingModel:
         mixes = isinstance(config.engine, VllmConfig)  # prompts and decodes, in the passes of one engine
         return PolynomialTiming(capacity, wanted.speedup, wanted.decode_speedup, first_tokens_decode=mixes)
     deployment = wanted.deployment(config.cluster.dp_size)
+    if wanted.kind == "roofline" and deployment is not None:
+        overhead = wanted.overhead or NO_OVERHEAD
+        return _scaled(RooflineTiming(deployment, overhead, cuda_graph_padding=wanted.cuda_graph_padding), config)
     if wanted.kind == "aiconfigurator" and deployment is not None:
-        return _scaled(aiconfigurator_timing(deployment, config.engine.kind, config.engine.max_decodes), config)
+        kernels = aiconfigurator_timing(deployment, config.engine.kind, config.engine.max_decodes)
+        return _scaled(WithOverhead(kernels, wanted.overhead or NO_OVERHEAD), config)
     if wanted.kind.startswith(PROFILE_PREFIX):
         return _scaled(TabulatedTiming(load_profile(wanted.kind.removeprefix(PROFILE_PREFIX))), config)
     found = load_object(wanted.kind, "timing.kind", TIMING_MODELS)

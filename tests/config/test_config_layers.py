@@ -158,7 +158,7 @@ def test_python_gets_no_sample_unasked(load):
             "--router: found 'round-robn', expected 'round-robin', 'random', 'least-loaded' or module:attribute "
             "(did you mean 'round-robin'?)",
         ),
-        ({"timing": "lineroof"}, f"--timing: found 'lineroof', expected {MODELS} or module:attribute"),
+        ({"timing": "quick"}, f"--timing: found 'quick', expected {MODELS} or module:attribute"),
         ({"timing": "m:"}, f"--timing: found 'm:', expected {MODELS} or module:attribute"),
     ],
 )

@@ -6,16 +6,17 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from windtunnel.config.section import PositiveFloat, PositiveInt, RuleError, Section, named
+from windtunnel.config.section import Flag, NonNegativeFloat, PositiveFloat, PositiveInt, RuleError, Section, named
 from windtunnel.errors import InputError
 from windtunnel.timing.catalog import load_gpu, load_model
 from windtunnel.timing.catalog.nearest import UnknownNameError
 from windtunnel.timing.deployment import Deployment, deploy
+from windtunnel.timing.overhead import DEFAULT_PASS_MS, DEFAULT_REQUEST_MS, Overhead
 
 # Names that a config file may use besides `module:attribute` of an object written in Python.
-TIMING_MODELS = ("polynomial", "aiconfigurator")
+TIMING_MODELS = ("polynomial", "roofline", "aiconfigurator")
 
-NEEDS_DEPLOYMENT = ("roofline", "aiconfigurator")
+NEEDS_DEPLOYMENT = ("roofline", "aiconfigurator")  # what they predict is kernels alone: overhead comes on top
 DEPLOYMENT_ONLY = ("tp", "pp", "ep", "dtype", "kv_dtype", "gpu_memory_utilization")
 
 WeightDtype = Literal["bf16", "fp8", "fp8_block", "int4", "mxfp4", "nvfp4"]
@@ -41,13 +42,13 @@ def _known_gpu(name: str) -> str:
 class TimingConfig(Section):
     """What a forward pass costs.
 
-    With a `model` and a `gpu`, the memory of the GPU sizes the KV cache.
+    With a `model` and a `gpu`, the `roofline` prices it and the memory of the GPU sizes the KV cache.
     """
 
     kind: Annotated[str, named(TIMING_MODELS)] = Field(
         default="polynomial",
-        description="model: polynomial, aiconfigurator, profile:PATH of a measured one, or module:attribute of one "
-        "written in Python",
+        description="polynomial, roofline (the default once a model is named), aiconfigurator, profile:PATH of a "
+        "measured one, or module:attribute of one written in Python",
     )
     model: Annotated[str, AfterValidator(_known_model)] | None = Field(
         default=None, description="model by name, or a directory with its config.json"
@@ -66,13 +67,35 @@ class TimingConfig(Section):
     engine_log: str | None = Field(
         default=None, description="log file of a real engine, or a line of it: its KV cache size is used"
     )
+    pass_overhead_ms: NonNegativeFloat | None = Field(
+        default=None, description=f"time of a pass besides its kernels; {DEFAULT_PASS_MS} unless given"
+    )
+    request_overhead_ms: NonNegativeFloat | None = Field(
+        default=None, description=f"the same for each request in it; {DEFAULT_REQUEST_MS} unless given"
+    )
+    cuda_graph_padding: Flag = Field(
+        default=False, description="compute as many tokens as the next captured CUDA graph has; roofline only"
+    )
     speedup: PositiveFloat = Field(default=1.0, description="divides the duration of every pass")
     decode_speedup: PositiveFloat = Field(default=1.0, description="divides the decode part further; polynomial only")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _roofline_for_a_model(cls, data: object) -> object:
+        if isinstance(data, dict) and "kind" not in data and (data.get("model") or data.get("gpu")):
+            return {"kind": "roofline", **data}
+        return data
 
     @model_validator(mode="after")
     def _consistent(self) -> TimingConfig:
         if self.decode_speedup != 1.0 and self.kind != "polynomial":
             raise RuleError("{decode_speedup} applies to the polynomial model only: others price a pass as a whole")
+        if self.kind not in NEEDS_DEPLOYMENT:
+            for name in ("pass_overhead_ms", "request_overhead_ms"):
+                if getattr(self, name) is not None:
+                    raise RuleError(f"{{{name}}} has no effect on {self.kind} timing, which prices whole passes")
+        if self.cuda_graph_padding and self.kind != "roofline":
+            raise RuleError("{cuda_graph_padding} applies to the roofline only")
         if (self.model is None) != (self.gpu is None):
             missing, given = ("gpu", "model") if self.gpu is None else ("model", "gpu")
             raise RuleError(f"{{{given}}} needs {{{missing}}}: a deployment is a model on a GPU")
@@ -83,6 +106,16 @@ class TimingConfig(Section):
                 if getattr(self, name) != type(self).model_fields[name].default:
                     raise RuleError(f"{{{name}}} has no effect without {{model}} and {{gpu}}")
         return self
+
+    @property
+    def overhead(self) -> Overhead | None:
+        """What passes take besides kernels, for a model that prices kernels."""
+        if self.kind not in NEEDS_DEPLOYMENT:
+            return None
+        return Overhead(
+            DEFAULT_PASS_MS if self.pass_overhead_ms is None else self.pass_overhead_ms,
+            DEFAULT_REQUEST_MS if self.request_overhead_ms is None else self.request_overhead_ms,
+        )
 
     def deployment(self, dp: int = 1) -> Deployment | None:
         """The model on its GPUs, if one is named, as one of `dp` ranks that share its experts.

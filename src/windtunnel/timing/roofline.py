@@ -1,0 +1,124 @@
+"""The price of a pass from a model, a GPU and how well kernels use it: no measurement of that model is needed.
+
+A pass costs what its layers take for all its tokens together, one row of the LM head for each token that is sampled,
+attention over the contexts of its decodes and over the chunks of its prompts, and an overhead of the engine that is not
+in any kernel. Weights are read once, also in a mixed pass. With pipeline stages a pass takes the sum of its stages:
+the next one does not start before it ends, which is pessimistic about throughput.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from windtunnel.timing.attention import AttentionPrices
+from windtunnel.timing.base import FloatArray, PassShape
+from windtunnel.timing.deployment import Deployment
+from windtunnel.timing.efficiency import Efficiency, load_efficiency
+from windtunnel.timing.kernels import Kernels
+from windtunnel.timing.layers import layers_ms, lm_head_ms
+from windtunnel.timing.overhead import NO_OVERHEAD, Overhead
+
+FIRST_TABLE_TOKENS = 1024
+# Batch sizes for which engines capture CUDA graphs unless told otherwise (vLLM: 1, 2, 4, then steps of 8 and 16).
+GRAPH_SIZES = (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16))
+
+
+class RooflineTiming:
+    """Prices passes of a deployment.
+
+    Args:
+        deployment: the model on its GPUs.
+        overhead: time that a pass takes besides its kernels.
+        cuda_graph_padding: whether passes of up to 512 tokens compute as many as the next captured graph has.
+        efficiency: the factors; those of the GPU unless given.
+    """
+
+    needs_physical_context = False
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        overhead: Overhead = NO_OVERHEAD,
+        *,
+        cuda_graph_padding: bool = False,
+        efficiency: Efficiency | None = None,
+    ) -> None:
+        self.deployment = deployment
+        self.overhead = overhead
+        self.cuda_graph_padding = cuda_graph_padding
+        self.kernels = Kernels(deployment.gpu, efficiency or load_efficiency(deployment.gpu.name))
+        self.attention = AttentionPrices(deployment, self.kernels)
+        self._windows = self.attention.windows
+        self._slope_ms = self.attention.per_context_ms
+        self._layers_ms: list[float] = []  # of a pass by its tokens
+        self._head_ms: list[float] = []  # of sampling by rows
+        self._decode_ms: list[float] = []  # of a pass that only decodes by its decodes, contexts left out
+        self._grow(FIRST_TABLE_TOKENS)
+
+    def price_pass_ms(self, shape: PassShape) -> float:
+        decodes = shape.num_decodes
+        chunks = shape.chunk_tokens
+        if not chunks:
+            if not decodes:
+                return 0.0
+            if decodes >= len(self._decode_ms):
+                self._grow(decodes)
+            context = float(shape.decode_context_tokens)
+            ms = context * self._slope_ms + self._decode_ms[decodes]
+            for window, window_ms in self._windows:
+                ms += min(context, float(window * decodes)) * window_ms
+            return ms
+        tokens = decodes + sum(chunks)
+        if tokens >= len(self._layers_ms):
+            self._grow(tokens)
+        overhead = self.overhead
+        ms = self._layers_ms[tokens] + self._head_ms[shape.num_sampled]
+        ms += overhead.pass_ms + overhead.request_ms * (decodes + len(chunks))
+        attention = self.attention
+        ms += attention.prompt_floor_ms
+        for start, length in zip(shape.chunk_starts, chunks, strict=True):
+            ms += attention.chunk_ms(start, length)
+        if decodes:
+            context = float(shape.decode_context_tokens)
+            ms += attention.decode_floor_ms + decodes * attention.per_decode_ms + context * self._slope_ms
+            for window, window_ms in self._windows:
+                ms += min(context, float(window * decodes)) * window_ms
+        return ms
+
+    def price_run_ms(
+        self, num_decodes: int, context_tokens: int, physical_context_tokens: int, passes: int
+    ) -> FloatArray:
+        if num_decodes >= len(self._decode_ms):
+            self._grow(num_decodes)
+        # The operations of price_pass_ms in its order, so that both give the same bits.
+        context = np.arange(
+            context_tokens, context_tokens + (passes - 1) * num_decodes + 1, num_decodes, dtype=np.float64
+        )
+        if not self._windows:
+            context *= self._slope_ms
+            context += self._decode_ms[num_decodes]
+            return context
+        ms = context * self._slope_ms
+        ms += self._decode_ms[num_decodes]
+        for window, window_ms in self._windows:
+            ms += np.minimum(context, float(window * num_decodes)) * window_ms
+        return ms
+
+    def _grow(self, tokens: int) -> None:
+        """Extend the tables to passes of at least `tokens` tokens."""
+        size = max(2 * len(self._layers_ms), tokens + 1)
+        numbers = np.arange(size, dtype=np.float64)
+        computed = numbers
+        if self.cuda_graph_padding:
+            sizes = np.asarray(GRAPH_SIZES, dtype=np.float64)
+            padded = sizes[np.minimum(np.searchsorted(sizes, numbers), len(sizes) - 1)]
+            computed = np.maximum(numbers, padded)
+            computed[0] = 0.0
+        layers = layers_ms(self.deployment, self.kernels, computed)
+        head = lm_head_ms(self.deployment, self.kernels, numbers)
+        head[0] = 0.0
+        decode = layers + head + (self.attention.decode_floor_ms + self.overhead.pass_ms)
+        decode += numbers * (self.overhead.request_ms + self.attention.per_decode_ms)
+        self._layers_ms = layers.tolist()
+        self._head_ms = head.tolist()
+        self._decode_ms = decode.tolist()

@@ -1,0 +1,223 @@
+"""The roofline: what it is made of, by hand; what it must not do; and that a run is its passes, bit for bit."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from windtunnel.timing.base import CheckedTiming, PassShape
+from windtunnel.timing.catalog import load_gpu, load_model
+from windtunnel.timing.catalog.hf_config import read_model_shape
+from windtunnel.timing.deployment import Deployment, deploy
+from windtunnel.timing.efficiency import load_efficiency
+from windtunnel.timing.layers import expert_coverage
+from windtunnel.timing.overhead import Overhead, WithOverhead
+from windtunnel.timing.points import price_decode_ms, price_prompts_ms
+from windtunnel.timing.roofline import GRAPH_SIZES, RooflineTiming
+
+WINDOWED = {
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "num_hidden_layers": 12,
+    "vocab_size": 50_000,
+    "sliding_window": 512,
+    "layer_types": ["sliding_attention", "full_attention"] * 6,
+}
+
+
+def deployment(model: str = "Llama-3.1-8B", gpu: str = "h100-sxm", **options: object) -> Deployment:
+    return deploy(load_model(model), load_gpu(gpu), **options)  # type: ignore[arg-type]
+
+
+def roofline(model: str = "Llama-3.1-8B", gpu: str = "h100-sxm", **options: object) -> RooflineTiming:
+    return RooflineTiming(deployment(model, gpu, **options))
+
+
+def windowed() -> RooflineTiming:
+    return RooflineTiming(deploy(read_model_shape(WINDOWED, "windowed"), load_gpu("h100")))
+
+
+MODELS = [
+    roofline(),
+    roofline("Qwen3-1.7B"),
+    roofline("Llama-3.1-8B", "h200", dtype="fp8", kv_dtype="fp8"),
+    roofline("Llama-3.1-70B", tp=8),
+    roofline("Llama-3.1-70B", tp=2, pp=4),
+    roofline("Qwen3-30B-A3B", tp=2, ep=2),
+    roofline("gpt-oss-120b", tp=2),
+    roofline("DeepSeek-V3", "h200", tp=8, ep=8),
+    roofline("DeepSeek-V3", "h200", dp=8, ep=8),
+    windowed(),
+    RooflineTiming(deployment("Qwen3-8B"), Overhead()),
+    RooflineTiming(deployment("Qwen3-8B"), Overhead(), cuda_graph_padding=True),
+]
+
+
+def test_a_decode_of_one_token_by_hand() -> None:
+    """Llama-3.1-8B on an H100 (3.35 TB/s, 989 TFLOPS) with the factors that efficiency.yaml has for it."""
+    rate, flops = 3.35e12, 989e12
+
+    def gemm(outputs: float, inputs: float) -> float:
+        memory = (outputs * inputs + outputs + inputs) * 2 / (rate * 0.84)
+        compute = 2 * outputs * inputs / (flops * 0.79)
+        return (memory**3 + compute**3) ** (1 / 3) + 3.3e-6
+
+    def elementwise(values: float, kernels: int) -> float:
+        return values * 2 / (rate * 0.8) + kernels * 3e-6
+
+    layer = gemm(6144, 4096) + gemm(4096, 4096) + gemm(2 * 14336, 4096) + gemm(4096, 14336)
+    layer += elementwise(2 * 4 * 4096 + 3 * 14336 + (2 * 40 + 4 * 8) * 128, 3)
+    layer += 1000 * 4096 / (rate * 0.945) + 12.5e-6 + 8 * 0.017e-6
+    seconds = 32 * layer + gemm(128256, 4096) + elementwise(2 * 4096, 1)
+    assert roofline().price_pass_ms(PassShape(1, 1000)) == pytest.approx(seconds * 1e3, rel=1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_a_run_is_its_passes(data: st.DataObject) -> None:
+    model = data.draw(st.sampled_from(MODELS))
+    decodes = data.draw(st.integers(1, 2000))
+    context = decodes * data.draw(st.integers(1, 20_000)) + data.draw(st.integers(0, decodes))
+    passes = data.draw(st.integers(1, 40))
+    run = model.price_run_ms(decodes, context, -1, passes).tolist()
+    assert run == [model.price_pass_ms(PassShape(decodes, context + i * decodes)) for i in range(passes)]
+
+
+def test_prices_do_not_depend_on_what_was_asked_before() -> None:
+    shapes = [PassShape(5, 4000), PassShape(1500, 90_000)]
+    shapes.append(PassShape(3, 2000))
+    shapes[-1].add_chunk(0, 9000, 9000, True)
+    forth = [roofline().price_pass_ms(shape) for shape in shapes]
+    model = roofline()
+    back = [model.price_pass_ms(shape) for shape in reversed(shapes)]
+    assert forth == back[::-1]
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: f"{model.deployment.model.name}-{model.deployment.tp}")
+def test_the_checks_for_models_of_users_accept_it(model: RooflineTiming) -> None:
+    checked = CheckedTiming(model, "roofline")
+    assert checked.price_run_ms(7, 7000, -1, 5).shape == (5,)
+    assert checked.price_pass_ms(PassShape()) == 0.0
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_more_work_takes_longer_and_a_mixed_pass_reads_its_weights_once(data: st.DataObject) -> None:
+    model = data.draw(st.sampled_from([m for m in MODELS if not m.cuda_graph_padding]))
+    decodes, context = data.draw(st.integers(1, 400)), data.draw(st.integers(1, 30_000))
+    tokens, start = data.draw(st.integers(1, 8000)), data.draw(st.integers(0, 8000))
+    decode = PassShape(decodes, decodes * context)
+    prompt, mixed, longer = PassShape(), PassShape(decodes, decodes * context), PassShape(decodes, decodes * context)
+    for shape in (prompt, mixed):
+        shape.add_chunk(start, tokens, start + tokens, True)
+    longer.add_chunk(start, tokens + 1, start + tokens + 1, True)
+    decode_ms, prompt_ms = model.price_pass_ms(decode), model.price_pass_ms(prompt)
+    mixed_ms = model.price_pass_ms(mixed)
+    assert max(decode_ms, prompt_ms) < mixed_ms < decode_ms + prompt_ms
+    assert model.price_pass_ms(longer) > mixed_ms
+    assert model.price_pass_ms(PassShape(decodes, decodes * (context + 1))) >= decode_ms
+
+
+def test_decodes_are_priced_by_logical_contexts() -> None:
+    # 106 requests with 4,103 tokens each hold 143,968 distinct ones in the case of Dynamo's change 12583: a third.
+    # Priced by those, a step is less than half of what it is.
+    model = roofline("Qwen3-1.7B")
+    logical = price_decode_ms(model, 106, 434_972 / 106)
+    physical = price_decode_ms(model, 106, 143_968 / 106)
+    assert 0.50 <= 1.0 - physical / logical <= 0.60
+
+
+def test_one_row_of_the_head_for_each_sampled_token() -> None:
+    model = roofline()
+    gap = price_prompts_ms(model, 512, 2) - price_prompts_ms(model, 512, 2, sampled=1)
+    kernels = model.kernels
+    rows = kernels.gemm_ms(np.array([512.0, 1.0]), 128_256, 4096, "bf16")
+    assert gap == pytest.approx(rows[0] - rows[1], rel=1e-9)
+
+
+def test_experts_that_a_batch_hits() -> None:
+    found = expert_coverage(128, 8, np.array([0.0, 1.0, 16.0, 1e6]))
+    assert found[0] == 0.0
+    assert found[1] == pytest.approx(8.0)
+    assert found[3] == pytest.approx(128.0)
+    generator = np.random.default_rng(1)
+    hit = [len({e for _ in range(16) for e in generator.choice(128, 8, replace=False)}) for _ in range(300)]
+    assert found[2] == pytest.approx(np.mean(hit), rel=0.01)
+
+
+def test_a_layer_with_a_window_reads_no_further() -> None:
+    model = windowed()
+    rise = price_decode_ms(model, 8, 512) - price_decode_ms(model, 8, 256)
+    beyond = price_decode_ms(model, 8, 1024) - price_decode_ms(model, 8, 768)
+    assert beyond == pytest.approx(rise / 2, rel=1e-6)  # half of the layers
+    prompts = [price_prompts_ms(model, 1, 4096, start) for start in (8192, 16384, 32768)]
+    assert prompts[2] - prompts[1] == pytest.approx(2 * (prompts[1] - prompts[0]), rel=1e-6)
+
+
+def test_more_gpus_take_less_time_but_not_a_share_of_it() -> None:
+    times = [price_decode_ms(roofline("Llama-3.1-70B", "h200", tp=tp), 64, 2000) for tp in (1, 2, 4, 8)]
+    for one, two in pairwise(times):
+        assert one / 2 < two < one
+
+
+def test_pipeline_stages_do_not_shorten_a_pass() -> None:
+    one = price_decode_ms(roofline("Llama-3.1-70B", "h200", tp=2), 64, 2000)
+    assert one < price_decode_ms(roofline("Llama-3.1-70B", "h200", tp=2, pp=4), 64, 2000) < 1.05 * one
+
+
+def test_an_fp8_cache_halves_what_is_read() -> None:
+    bf16, fp8 = roofline(), roofline(kv_dtype="fp8")
+    assert fp8.attention.per_context_ms == bf16.attention.per_context_ms / 2
+
+
+def test_latent_attention_is_the_same_on_every_gpu_until_heads_make_it_compute() -> None:
+    one, eight = roofline("DeepSeek-V3", "h200", dp=8, ep=8), roofline("DeepSeek-V3", "h200", tp=8, ep=8)
+    assert one.attention.per_context_ms > eight.attention.per_context_ms
+    assert eight.attention.per_context_ms == roofline("DeepSeek-V3", "h200", tp=4, ep=4).attention.per_context_ms
+
+
+def test_a_short_chunk_on_a_long_prefix_is_bound_by_reading_it() -> None:
+    model = roofline()
+    read_ms = 32 * 4096 * 60_000 / (3.35e12 * 0.945) * 1e3
+    assert price_prompts_ms(model, 1, 1, 60_000) - price_prompts_ms(model, 1, 1, 0) == pytest.approx(read_ms, rel=0.01)
+
+
+def test_overhead_is_added_for_the_pass_and_for_each_request() -> None:
+    plain = roofline()
+    inside = RooflineTiming(deployment(), Overhead(0.5, 0.01))
+    around = WithOverhead(plain, Overhead(0.5, 0.01))
+    shape = PassShape(5, 5000)
+    assert inside.price_pass_ms(shape) == pytest.approx(plain.price_pass_ms(shape) + 0.55)
+    assert around.price_pass_ms(shape) == pytest.approx(inside.price_pass_ms(shape))
+    shape.add_chunk(0, 100, 100, True)
+    shape.add_chunk(0, 100, 200, False)
+    assert inside.price_pass_ms(shape) == pytest.approx(plain.price_pass_ms(shape) + 0.57)
+    assert around.price_pass_ms(shape) == pytest.approx(inside.price_pass_ms(shape))
+    run = around.price_run_ms(5, 5000, -1, 3).tolist()
+    assert run == [around.price_pass_ms(PassShape(5, 5000 + 5 * i)) for i in range(3)]
+    assert around.price_pass_ms(PassShape()) == 0.0
+
+
+def test_padding_computes_the_next_captured_batch() -> None:
+    padded = RooflineTiming(deployment(), cuda_graph_padding=True)
+    plain = roofline()
+    assert padded._layers_ms[33] == padded._layers_ms[40] == plain._layers_ms[40]
+    assert padded._layers_ms[513] == plain._layers_ms[513]
+    assert padded._layers_ms[1] == plain._layers_ms[1]
+    assert GRAPH_SIZES[-1] == 512
+
+
+@pytest.mark.parametrize("gpu", ["h100-sxm", "a10g", "rtx-4090", "rtx-pro-6000", "b200-sxm"])
+def test_a_gpu_without_factors_of_its_own_says_so(gpu: str) -> None:
+    efficiency = load_efficiency(gpu)
+    assert efficiency.is_fitted == (gpu in ("h100-sxm", "b200-sxm"))
+    shares = [rates.bandwidth for rates in (*efficiency.gemm.values(), *efficiency.experts.values())]
+    assert all(0.3 < share < 1.0 for share in shares)
+    assert math.isfinite(price_decode_ms(roofline("Qwen3-8B", gpu), 8, 1000))
