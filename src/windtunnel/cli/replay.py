@@ -24,12 +24,15 @@ from windtunnel.config.load import LoadedConfig
 from windtunnel.config.origins import Origins
 from windtunnel.config.schema import Config
 from windtunnel.errors import InputError, PluginError, SimulationError
+from windtunnel.inspection.misspelled import misspelled_names
 from windtunnel.record.columns import Status
 from windtunnel.report.document import build_report, encode_report
 from windtunnel.report.metrics import summarize
 from windtunnel.report.requests import write_requests
 from windtunnel.report.table import print_tables
 from windtunnel.workload.session import Workload
+from windtunnel.workload.traces.reading import one_line
+from windtunnel.workload.traces.registry import FORMATS
 
 _PIPE_WIDTH = 160  # of tables, where no terminal has one
 
@@ -60,6 +63,7 @@ def replay(loaded: LoadedConfig, *, config_file: str | None, quiet: bool) -> int
         if workload.loading is not None and not quiet:
             for note in workload.loading.notes():
                 print_line(note)
+            _warn_of_misspellings(config, workload.loading.format)
         result = _simulate(config, workload, terminal if shows_progress else None)
     except InputError as error:
         raise _placed(error, loaded.origins) from error.__cause__
@@ -90,6 +94,15 @@ def _check_outputs(config: Config, origins: Origins, config_file: str | None) ->
         return
     if os.path.realpath(output.report) == os.path.realpath(output.requests):
         raise origins.error("output.requests", f"'{output.requests}' is where the report goes")
+
+
+def _warn_of_misspellings(config: Config, trace_format: str) -> None:
+    """Say which fields of the traces nothing reads although they look like one that is read."""
+    known = FORMATS.get(trace_format)
+    names = misspelled_names(config.workload.path, known.fields) if known is not None else {}
+    if names:
+        listed = ", ".join(f"'{name}' (did you mean '{likely}'?)" for name, likely in names.items())
+        print_line(f"{config.workload.path[0]}: nothing reads {one_line(listed)}")
 
 
 def _simulate(config: Config, workload: Workload, terminal: Console | None) -> Result:

@@ -38,30 +38,31 @@ def unread_names(paths: Sequence[str], read: frozenset[str]) -> tuple[dict[str, 
             if looked_at == MOST_ROWS:
                 break
             looked_at += 1
-            found.update(_unread(value, read))
+            found.update(unread_in(value, read))
     return dict(found), looked_at
 
 
 def _values(path: str, first: bytes) -> Sequence[Any]:
     if first.startswith(b"["):
-        value = _decoded(read_whole(path))
+        value = decoded(read_whole(path))
         return value if isinstance(value, list) else []
     values = []
     for number, (_, text) in enumerate(rows(path)):
         if number == MOST_ROWS:
             break
-        values.append(_decoded(text))
+        values.append(decoded(text))
     return values
 
 
-def _decoded(text: bytes) -> Any:
+def decoded(text: bytes) -> Any:
+    """A JSON value, None if the text is none."""
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):
         return None
 
 
-def _unread(value: Any, fields: frozenset[str]) -> set[str]:
+def unread_in(value: Any, fields: frozenset[str]) -> set[str]:
     """Names of members that are not read, at any depth except below one of those."""
     names: set[str] = set()
     todo = [value]
