@@ -18,6 +18,7 @@ from windtunnel.cluster.router import LeastLoadedRouter, RandomRouter, RoundRobi
 from windtunnel.cluster.simulation import Simulation
 from windtunnel.cluster.worker import Clock, Worker
 from windtunnel.config.schema import ROUTERS, TIMING_MODELS, Config, VllmConfig
+from windtunnel.config.timing import NEEDS_DEPLOYMENT
 from windtunnel.engine.engine import Engine
 from windtunnel.engine.overlap import OverlapEngine
 from windtunnel.engine.rank_engine import RankEngine
@@ -28,7 +29,9 @@ from windtunnel.plugins import load_object
 from windtunnel.record.columns import PassColumns, Record
 from windtunnel.timing.aiconfigurator import aiconfigurator_timing
 from windtunnel.timing.base import CheckedTiming, ScaledTiming, TimingModel
-from windtunnel.timing.overhead import NO_OVERHEAD, WithOverhead
+from windtunnel.timing.calibrated import CalibratedTiming
+from windtunnel.timing.layer_profile import LayerProfile, layer_stack
+from windtunnel.timing.overhead import NO_OVERHEAD, Overhead, WithOverhead
 from windtunnel.timing.polynomial import PolynomialTiming
 from windtunnel.timing.profile import PROFILE_PREFIX, load_profile
 from windtunnel.timing.roofline import RooflineTiming
@@ -225,14 +228,22 @@ def build_timing(config: Config) -> TimingModel:
         mixes = isinstance(config.engine, VllmConfig)  # prompts and decodes, in the passes of one engine
         return PolynomialTiming(capacity, wanted.speedup, wanted.decode_speedup, first_tokens_decode=mixes)
     deployment = wanted.deployment(config.cluster.dp_size)
-    if wanted.kind == "roofline" and deployment is not None:
+    is_as_measured = wanted.decode_scale == wanted.prefill_scale == 1.0
+    if wanted.kind == "roofline" and deployment is not None and is_as_measured:
         overhead = wanted.overhead or NO_OVERHEAD
         return _scaled(RooflineTiming(deployment, overhead, cuda_graph_padding=wanted.cuda_graph_padding), config)
-    if wanted.kind == "aiconfigurator" and deployment is not None:
-        kernels = aiconfigurator_timing(deployment, config.engine.kind, config.engine.max_decodes)
-        return _scaled(WithOverhead(kernels, wanted.overhead or NO_OVERHEAD), config)
-    if wanted.kind.startswith(PROFILE_PREFIX):
-        return _scaled(TabulatedTiming(load_profile(wanted.kind.removeprefix(PROFILE_PREFIX))), config)
+    if wanted.kind in NEEDS_DEPLOYMENT or wanted.is_profile:
+        kernels, overhead = build_kernels(config)
+        if is_as_measured:
+            return _scaled(WithOverhead(kernels, overhead) if overhead != NO_OVERHEAD else kernels, config)
+        calibrated = CalibratedTiming(
+            kernels,
+            decode_scale=wanted.decode_scale,
+            prefill_scale=wanted.prefill_scale,
+            pass_ms=overhead.pass_ms,
+            request_ms=overhead.request_ms,
+        )
+        return _scaled(calibrated, config)
     found = load_object(wanted.kind, "timing.kind", TIMING_MODELS)
     model = found
     if callable(found) and (inspect.isclass(found) or not hasattr(found, "price_pass_ms")):
@@ -242,6 +253,31 @@ def build_timing(config: Config) -> TimingModel:
         if not callable(getattr(model, method, None)):
             raise InputError(f"{wanted.kind!r} is no timing model: it has no method {method}", field="timing.kind")
     return _checked(model, wanted.kind, config)  # type: ignore[arg-type]  # its methods were looked up just above
+
+
+def build_kernels(config: Config) -> tuple[TimingModel, Overhead]:
+    """What `timing` prices without overhead and calibration, and the overhead that comes on top.
+
+    Raises:
+        InputError: it names no model on a GPU and no measured profile, or data for it is missing.
+    """
+    wanted = config.timing
+    deployment = wanted.deployment(config.cluster.dp_size)
+    if wanted.kind == "roofline" and deployment is not None:
+        roofline = RooflineTiming(deployment, cuda_graph_padding=wanted.cuda_graph_padding)
+        return roofline, wanted.overhead_on(Overhead())
+    if wanted.kind == "aiconfigurator" and deployment is not None:
+        tables = aiconfigurator_timing(deployment, config.engine.kind, config.engine.max_decodes)
+        return tables, wanted.overhead_on(Overhead())
+    if wanted.is_profile:
+        stack = None if deployment is None else layer_stack(deployment)
+        table = load_profile(wanted.kind.removeprefix(PROFILE_PREFIX), stack)
+        default = Overhead() if isinstance(table, LayerProfile) else NO_OVERHEAD
+        return TabulatedTiming(table), wanted.overhead_on(default)
+    raise InputError(
+        f"{wanted.kind!r} has no kernels apart from an overhead: expected a model on a GPU, or profile:PATH",
+        field="timing.kind",
+    )
 
 
 def _built(factory: Callable[..., object], name: str, arguments: dict[str, int]) -> object:

@@ -28,7 +28,7 @@ BESIDE: dict[str, list[str]] = {
         f"timing.{name}": ["timing.model=Qwen/Qwen3-30B-A3B", "timing.gpu=b200-sxm"]
         for name in (
             *("tp", "pp", "dtype", "kv_dtype", "gpu_memory_utilization"),
-            *("pass_overhead_ms", "request_overhead_ms", "cuda_graph_padding"),
+            *("pass_overhead_ms", "request_overhead_ms", "decode_scale", "prefill_scale", "cuda_graph_padding"),
         )
     },
     "timing.ep": ["timing.model=Qwen/Qwen3-30B-A3B", "timing.gpu=b200-sxm", "timing.tp=4"],

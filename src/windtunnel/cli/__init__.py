@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from windtunnel._version import __version__
+from windtunnel.cli.calibrate import calibrate_command
 from windtunnel.cli.convert import convert
 from windtunnel.cli.inspect import inspect
 from windtunnel.cli.messages import print_error, print_plugin_traceback
@@ -26,6 +27,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command("calibrate", short_help="Fit a timing model to measurements of a real deployment.")(calibrate_command)
 app.command("convert", short_help="Write a trace in another format, a part of it, or at another rate.")(convert)
 app.command("inspect", short_help="Show what a trace holds, and lint it.")(inspect)
 app.command("run", short_help="Simulate a deployment under a load and report what it would do.")(run)

@@ -19,6 +19,7 @@ from windtunnel.config.fields import FIELDS, closest_field, parse_value
 from windtunnel.config.file import ConfigDumper, ConfigFile, read_config_file
 from windtunnel.config.origins import Origins
 from windtunnel.config.schema import SAMPLE_TRACE, TRACE_ONLY, Config
+from windtunnel.config.section import Section
 from windtunnel.errors import InputError
 
 # What a field given on the command line, or any field below it, removes from the file: the two say the same thing.
@@ -144,6 +145,12 @@ def dump_config(config: Config) -> str:
     return yaml.dump(
         config.model_dump(exclude_none=True), Dumper=ConfigDumper, sort_keys=False, allow_unicode=True, width=2**16
     )
+
+
+def dump_section(name: str, section: Section) -> str:
+    """One section as YAML that is a configuration of its own, without fields that have their default."""
+    data = section.model_dump(exclude_none=True, exclude_defaults=True)
+    return yaml.dump({name: data}, Dumper=ConfigDumper, sort_keys=False, allow_unicode=True, width=2**16)
 
 
 def _by_path(assignments: Sequence[Assignment]) -> dict[str, Assignment]:

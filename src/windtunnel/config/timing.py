@@ -17,6 +17,7 @@ from windtunnel.timing.overhead import DEFAULT_PASS_MS, DEFAULT_REQUEST_MS, Over
 TIMING_MODELS = ("polynomial", "roofline", "aiconfigurator")
 
 NEEDS_DEPLOYMENT = ("roofline", "aiconfigurator")  # what they predict is kernels alone: overhead comes on top
+CALIBRATED = ("pass_overhead_ms", "request_overhead_ms", "decode_scale", "prefill_scale")  # of those, and of profiles
 DEPLOYMENT_ONLY = ("tp", "pp", "ep", "dtype", "kv_dtype", "gpu_memory_utilization")
 
 WeightDtype = Literal["bf16", "fp8", "fp8_block", "int4", "mxfp4", "nvfp4"]
@@ -73,6 +74,10 @@ class TimingConfig(Section):
     request_overhead_ms: NonNegativeFloat | None = Field(
         default=None, description=f"the same for each request in it; {DEFAULT_REQUEST_MS} unless given"
     )
+    decode_scale: PositiveFloat = Field(
+        default=1.0, description="factor on the kernels of decodes, as `windtunnel calibrate` finds it"
+    )
+    prefill_scale: PositiveFloat = Field(default=1.0, description="factor on the kernels that prompts add")
     cuda_graph_padding: Flag = Field(
         default=False, description="compute as many tokens as the next captured CUDA graph has; roofline only"
     )
@@ -90,9 +95,9 @@ class TimingConfig(Section):
     def _consistent(self) -> TimingConfig:
         if self.decode_speedup != 1.0 and self.kind != "polynomial":
             raise RuleError("{decode_speedup} applies to the polynomial model only: others price a pass as a whole")
-        if self.kind not in NEEDS_DEPLOYMENT:
-            for name in ("pass_overhead_ms", "request_overhead_ms"):
-                if getattr(self, name) is not None:
+        if self.kind not in NEEDS_DEPLOYMENT and not self.is_profile:
+            for name in CALIBRATED:
+                if getattr(self, name) != type(self).model_fields[name].default:
                     raise RuleError(f"{{{name}}} has no effect on {self.kind} timing, which prices whole passes")
         if self.cuda_graph_padding and self.kind != "roofline":
             raise RuleError("{cuda_graph_padding} applies to the roofline only")
@@ -108,13 +113,20 @@ class TimingConfig(Section):
         return self
 
     @property
+    def is_profile(self) -> bool:
+        """Whether passes cost what somebody measured."""
+        return self.kind.startswith("profile:")
+
+    @property
     def overhead(self) -> Overhead | None:
         """What passes take besides kernels, for a model that prices kernels."""
-        if self.kind not in NEEDS_DEPLOYMENT:
-            return None
+        return self.overhead_on(Overhead()) if self.kind in NEEDS_DEPLOYMENT else None
+
+    def overhead_on(self, default: Overhead) -> Overhead:
+        """The overhead that is given, and `default` where none is."""
         return Overhead(
-            DEFAULT_PASS_MS if self.pass_overhead_ms is None else self.pass_overhead_ms,
-            DEFAULT_REQUEST_MS if self.request_overhead_ms is None else self.request_overhead_ms,
+            default.pass_ms if self.pass_overhead_ms is None else self.pass_overhead_ms,
+            default.request_ms if self.request_overhead_ms is None else self.request_overhead_ms,
         )
 
     def deployment(self, dp: int = 1) -> Deployment | None:

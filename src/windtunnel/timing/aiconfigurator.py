@@ -13,8 +13,9 @@ from windtunnel.errors import InputError
 from windtunnel.timing.aic_library import AicDeployment, library_version, shipped_models
 from windtunnel.timing.aic_tables import has_tables, load_tables
 from windtunnel.timing.catalog import model_config
-from windtunnel.timing.data_guard import jump_findings
+from windtunnel.timing.data_guard import jump_findings, ratio_findings
 from windtunnel.timing.deployment import Deployment
+from windtunnel.timing.roofline import RooflineTiming
 from windtunnel.timing.tabulated import TabulatedTiming
 
 SYSTEMS = {"rtx-pro-6000": "rtx_pro_6000_server"}  # whose name there is not ours with underscores
@@ -36,9 +37,11 @@ def aiconfigurator_timing(deployment: Deployment, backend: str, max_decodes: int
         by_name = aic_deployment(deployment, backend, ships_model=True)
         asked = by_name if has_tables(by_name) else asked
     tables = load_tables(asked, max_decodes)
-    for finding in jump_findings(tables.decode_ms, tables.contexts):
-        tables.notes.append(f"{asked.model} on {asked.system}: {finding}")
-    return TabulatedTiming(tables)
+    timing = TabulatedTiming(tables)
+    findings = jump_findings(tables.decode_ms, tables.contexts)
+    findings += ratio_findings(timing, RooflineTiming(deployment), "the roofline")
+    tables.notes += [f"{asked.model} on {asked.system}: {finding}" for finding in findings]
+    return timing
 
 
 def aic_deployment(deployment: Deployment, backend: str, ships_model: bool | None = None) -> AicDeployment:

@@ -85,14 +85,14 @@ class AttentionTable:
         return max(below + share * (above - below), self.floor)
 
     def extra(self, tokens: int, cached: float, batch: int, context: float) -> float:
-        """What a launch of both costs on top of one of the prompts and one of the decodes; never below 0."""
+        """What a launch of both costs on top of one of the prompts and one of the decodes; below 0 if it saves."""
         slices = self._extra
         if not slices:
             return 0.0
         i, j, share = _bracket([tokens_ for tokens_, _ in slices], tokens)
         below = _of_batch(slices[i][1], cached, batch, context)
         above = _of_batch(slices[j][1], cached, batch, context) if share else below
-        return max(below + share * (above - below), 0.0)
+        return below + share * (above - below)
 
     def _grid(self, tokens: int, batch: int, times: dict[int, dict[int, float]]) -> _Grid:
         decodes = self.decodes_at(batch)

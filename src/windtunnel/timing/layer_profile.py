@@ -20,6 +20,9 @@ from windtunnel.errors import InputError
 from windtunnel.timing.attention_table import AttentionTable, Rows
 from windtunnel.timing.base import FloatArray, PassShape
 from windtunnel.timing.decode_curve import DecodeCurve, linear_curve
+from windtunnel.timing.deployment import Deployment
+from windtunnel.timing.efficiency import load_efficiency
+from windtunnel.timing.kernels import ACTIVATION_BYTES, Kernels
 from windtunnel.timing.measured_range import MeasuredRange
 from windtunnel.timing.tabulated import FLOOR_MS
 
@@ -60,7 +63,41 @@ class LayerStack:
     num_experts: int = 0
     experts_per_token: int = 0
     ep: int = 1
-    collective_ms: Callable[[int], float] = lambda tokens: 0.0
+    collective_ms: Callable[[int], float] | None = None
+
+
+def layer_stack(deployment: Deployment) -> LayerStack:
+    """What tables of layers need to know of a deployment.
+
+    Collectives are priced as the roofline prices them: two all-reduces a layer among the GPUs that split it, and where
+    ranks share experts a gathering of their tokens and a scattering back.
+
+    Raises:
+        InputError: it has pipeline stages.
+    """
+    if deployment.pp > 1:
+        raise InputError("tables of layers are composed to one pipeline stage only: expected 1", field="timing.pp")
+    model = deployment.model
+    kernels = Kernels(deployment.gpu, load_efficiency(deployment.gpu.name))
+
+    def collective_ms(tokens: int) -> float:
+        sent = np.array([float(tokens * model.hidden) * ACTIVATION_BYTES])
+        total = 2.0 * kernels.all_reduce_ms(sent, deployment.tp)
+        if model.num_experts and deployment.dp > 1:
+            ranks = deployment.dp * deployment.tp
+            total = kernels.all_reduce_ms(sent, deployment.tp) + 2.0 * kernels.all_gather_ms(
+                sent * deployment.dp, ranks
+            )
+        return float(total[0])
+
+    split = deployment.tp > 1 or (deployment.dp > 1 and bool(model.num_experts))
+    return LayerStack(
+        num_layers=model.num_layers,
+        num_experts=model.num_experts,
+        experts_per_token=model.experts_per_token,
+        ep=deployment.ep,
+        collective_ms=collective_ms if split else None,
+    )
 
 
 class LayerProfile:
@@ -89,7 +126,7 @@ class LayerProfile:
             raise InputError(what, source=source)
         dense = _lines(tables["dense"], source, "dense")
         self._most_tokens = int(max(xs[-1] for xs, _ in dense.values()))
-        known = {*ONCE, *EACH}
+        known = (*ONCE, *EACH)
         unknown = [name for name in dense if name not in known]
         if unknown:
             raise InputError(f"unknown layer {unknown[0]!r}: expected {', '.join(known)}", source=source, field="dense")
@@ -133,19 +170,19 @@ class LayerProfile:
             attention += table.prompt(count, start) - table.floor
             before += count * start
         decodes = shape.num_decodes
-        rest = self._rest_ms(tokens + decodes, decodes + len(shape.chunk_tokens))
+        in_layers = self.stack.num_layers * US
+        ms = attention * in_layers
         if decodes:
-            mean = shape.decode_context_tokens / decodes
-            attention += table.extra(tokens, before / tokens, decodes, mean)
-            rest += decode_ms - self._rest_ms(decodes, decodes)  # the attention of the decodes
-        return max(attention * self.stack.num_layers * US + rest, FLOOR_MS)
+            alone = decode_ms - self._rest_ms(decodes, decodes)  # the attention of the decodes
+            extra = table.extra(tokens, before / tokens, decodes, shape.decode_context_tokens / decodes) * in_layers
+            ms = max(ms + alone + extra, ms, alone)
+        return max(ms + self._rest_ms(tokens + decodes, decodes + len(shape.chunk_tokens)), FLOOR_MS)
 
     def _rest_ms(self, tokens: int, sequences: int) -> float:
         """Everything but attention."""
-        return (
-            (_on(self._dense_us, tokens) + _on(self._head_us, sequences)) * US
-            + self.stack.num_layers * self.stack.collective_ms(tokens)
-        )  # fmt: skip
+        ms = (_on(self._dense_us, tokens) + _on(self._head_us, sequences)) * US
+        tell = self.stack.collective_ms
+        return ms if tell is None else ms + self.stack.num_layers * tell(tokens)
 
     def _experts_us(self, tokens: FloatArray, rows: Sequence[Sequence[Any]], source: str) -> FloatArray:
         """Time of the routed experts of a layer on one GPU, by tokens of its pass.

@@ -47,7 +47,8 @@ class PlannerProfile:
             raise InputError("expected one number of at least 1", source=source, field="max_kv_tokens")
         if len(np.unique(lengths)) < 2:
             raise InputError("expected at least 2 different lengths", source=source, field="prefill_isl")
-        self.prefill = PrefillLine(*_means_by(lengths, ttfts))
+        self.prompt_tokens, self.prompt_ms = _means_by(lengths, ttfts)
+        self.prefill = PrefillLine(self.prompt_tokens, self.prompt_ms)
         batches = np.maximum(np.rint(usage * capacity.ravel()[0] / contexts), 1.0)
         batches, contexts, itl = _one_at_a_place(batches, contexts, itl)
         kept = _before_the_engine_was_full(batches, contexts, itl)

@@ -17,6 +17,7 @@ import numpy as np
 
 from windtunnel.errors import InputError
 from windtunnel.timing.base import FloatArray
+from windtunnel.timing.layer_profile import LayerProfile, LayerStack, read_layer_directory, read_layer_document
 from windtunnel.timing.mocker_profile import MOCKER_ARRAYS, MockerProfile
 from windtunnel.timing.planner_profile import DECODE_ARRAYS, PREFILL_ARRAYS, PlannerProfile
 
@@ -27,13 +28,19 @@ PREFILL_JSON = "prefill_raw_data.json"
 DECODE_JSON = "decode_raw_data.json"
 
 
-def load_profile(path: str) -> PlannerProfile | MockerProfile:
+def load_profile(path: str, stack: LayerStack | None = None) -> PlannerProfile | MockerProfile | LayerProfile:
     """The measured profile at `path`.
 
+    Args:
+        stack: what tables of single layers do not say of their model.
+
     Raises:
-        InputError: there is none, its form is unknown, or its arrays make no sense.
+        InputError: there is none, its form is unknown, or its arrays make no sense; or it is one of single layers and
+            there is no `stack`.
     """
     place = Path(path)
+    if place.is_dir() and (place / "attention.csv").is_file():
+        return _of_layers(read_layer_directory(place), stack, path)
     if place.is_dir():
         prefill = _first_of(place, PREFILL_NPZ, PREFILL_JSON)
         decode = _first_of(place, DECODE_NPZ, DECODE_JSON)
@@ -44,6 +51,10 @@ def load_profile(path: str) -> PlannerProfile | MockerProfile:
         return PlannerProfile(arrays, path)
     if not place.is_file():
         raise InputError("no such file or directory, expected a measured profile", source=path)
+    if place.suffix == ".json":
+        document = _json_object(place)
+        if "tables" in document:
+            return _of_layers(read_layer_document(document, path), stack, path)
     arrays = read_arrays(place)
     if "decode_itl" in arrays or "prefill_ttft_ms" in arrays:
         return MockerProfile(_named(arrays, MOCKER_ARRAYS, path), path)
@@ -55,6 +66,15 @@ def load_profile(path: str) -> PlannerProfile | MockerProfile:
         f"mocker's perf_data.npz ({', '.join(MOCKER_ARRAYS)})",
         source=path,
     )
+
+
+def _of_layers(tables: Mapping[str, list[list[Any]]], stack: LayerStack | None, path: str) -> LayerProfile:
+    if stack is None:
+        raise InputError(
+            "has times of single layers: timing.model and timing.gpu must say how many there are and how split",
+            source=path,
+        )
+    return LayerProfile(tables, stack, path)
 
 
 def read_arrays(path: Path) -> dict[str, FloatArray]:
