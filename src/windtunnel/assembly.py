@@ -9,24 +9,28 @@ import inspect
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from pydantic import ValidationError
 
-from windtunnel.cluster.pool import Pool
-from windtunnel.cluster.rank_group import RankGroup
+from windtunnel.cluster.fabric import Fabric
+from windtunnel.cluster.handoff import Handoffs
+from windtunnel.cluster.pool import Fleet, Pool
 from windtunnel.cluster.router import LeastLoadedRouter, RandomRouter, RoundRobinRouter, Router
 from windtunnel.cluster.simulation import Simulation
-from windtunnel.cluster.worker import Clock, Worker
+from windtunnel.cluster.worker import Clock
 from windtunnel.config.schema import ROUTERS, TIMING_MODELS, Config, VllmConfig
 from windtunnel.config.timing import NEEDS_DEPLOYMENT
 from windtunnel.engine.engine import Engine
 from windtunnel.engine.overlap import OverlapEngine
 from windtunnel.engine.rank_engine import RankEngine
 from windtunnel.engine.sglang import SglangScheduler
+from windtunnel.engine.sglang_handoff import SglangDestination, SglangSource
 from windtunnel.engine.vllm import VllmScheduler
+from windtunnel.engine.vllm_handoff import VllmDestination, VllmSource
 from windtunnel.errors import InputError, PluginError, StalledError
 from windtunnel.plugins import load_object
-from windtunnel.record.columns import PassColumns, Record
+from windtunnel.record.columns import HandoffColumns, PassColumns, Record
 from windtunnel.timing.aiconfigurator import aiconfigurator_timing
 from windtunnel.timing.base import CheckedTiming, ScaledTiming, TimingModel
 from windtunnel.timing.calibrated import CalibratedTiming
@@ -66,6 +70,7 @@ def simulate(
     *,
     workload: Workload | None = None,
     router: Router | None = None,
+    decode_router: Router | None = None,
     timing: TimingModel | None = None,
     progress: Progress | None = None,
     should_stop: Callable[[], bool] | None = None,
@@ -74,6 +79,7 @@ def simulate(
 
     Args:
         workload, router, timing: objects to use instead of those that `config` names.
+        decode_router: with workers that only decode, who places requests on them; `router` if that is given alone.
         progress: called now and then with (virtual ms, requests ended, requests in all).
         should_stop: asked as often; True ends the simulation early with a partial record.
 
@@ -83,57 +89,44 @@ def simulate(
         StalledError: nothing can happen any more although requests remain.
             Both of these carry the partial result as `partial`.
     """
-    if timing is None:
-        timing = build_timing(config)
-    else:
+    if decode_router is not None and not config.cluster.is_split:
+        raise InputError("has no effect without workers that only decode", field="decode_router")
+    if timing is not None:
         config = _naming(config, "timing", timing)
         timing = _checked(timing, type(timing).__name__, config)
     router_name = config.cluster.router.kind
     if router is None:
         router = build_router(config)
     else:
+        decode_router = decode_router or router
         config = _naming(config, "router", router)
         router_name = type(router).__name__
     if workload is None:
         workload = load_workload(config)
     clock = Clock()
     record = Record(workload.num_requests, 0)
-    record.decode_gpus_per_worker = gpus_per_worker(config)
-    workers: list[Worker] = []
-    pool = Pool("", router, router_name)
-
-    def launch() -> None:
-        ranks: list[Worker] = []
-        for _ in range(config.cluster.dp_size):
-            passes = PassColumns()
-            record.passes.append(passes)
-            ranks.append(
-                Worker(len(pool.workers), len(workers), len(workers), build_engine(config, timing, passes), clock)
-            )
-            workers.append(ranks[-1])
-            pool.join(ranks[-1])
-        engines = [rank.engine for rank in ranks if isinstance(rank.engine, RankEngine)]
-        if engines:
-            group = RankGroup(engines)
-            for rank in ranks:
-                rank.unit = group
-                rank.is_special = True
-
-    for _ in range(config.cluster.workers):
-        launch()
+    fleet = Fleet(record, clock)
+    if config.cluster.is_split:
+        pools = _split_pools(config, timing, router, decode_router, router_name, fleet)
+    else:
+        record.decode_gpus_per_worker = gpus_per_worker(config)
+        dp_size = config.cluster.dp_size
+        build = partial(build_engine, config, timing or build_timing(config))
+        pools = [Pool("", 0, router, router_name, fleet, build, dp_size)]
+        for _ in range(config.cluster.workers):
+            pools[0].start()
     simulation = Simulation(
         workload,
         Driver(workload, config.workload.concurrency, on_failed_dependency=config.workload.on_failed_dependency),
-        (pool,),
-        workers,
-        record,
-        clock,
-        ranks_per_worker=config.cluster.dp_size,
+        pools,
+        fleet,
         cancel_after_ms=config.workload.cancel_after_ms or INFINITE,
         max_time_ms=INFINITE if config.max_time_s is None else config.max_time_s * 1000.0,
         progress=progress,
         should_stop=should_stop,
     )
+    if config.cluster.is_split:
+        simulation.handoffs = build_handoffs(config, simulation)
     started = time.perf_counter()
     try:
         simulation.run()
@@ -197,15 +190,92 @@ def gpus_per_worker(config: Config) -> int:
     return config.cluster.dp_size * config.timing.tp * config.timing.pp
 
 
-def build_router(config: Config) -> Router:
-    """The router that `cluster.router` names."""
+def _split_pools(
+    config: Config,
+    timing: TimingModel | None,
+    router: Router,
+    decode_router: Router | None,
+    router_name: str,
+    fleet: Fleet,
+) -> list[Pool]:
+    """The workers that prefill, and those that decode."""
+    prefill, decode = pool_configs(config)
+    fleet.record.handoffs = HandoffColumns(fleet.record.requests.num_requests)
+    fleet.record.prefill_gpus_per_worker = gpus_per_worker(config)
+    fleet.record.decode_gpus_per_worker = gpus_per_worker(config)
+    prefill_timing = timing or build_timing(prefill)
+    decode_timing = timing or build_timing(decode)
+
+    def build_source(passes: PassColumns) -> Engine:
+        wanted = prefill.engine
+        if isinstance(wanted, VllmConfig):
+            return Engine(VllmSource(wanted, passes), prefill_timing, passes)
+        engine_type = OverlapEngine if wanted.overlap_schedule else Engine
+        return engine_type(SglangSource(wanted, passes), prefill_timing, passes)
+
+    def build_destination(passes: PassColumns) -> Engine:
+        wanted = decode.engine
+        if isinstance(wanted, VllmConfig):
+            return Engine(VllmDestination(wanted, passes), decode_timing, passes)
+        engine_type = OverlapEngine if wanted.overlap_schedule else Engine
+        return engine_type(SglangDestination(wanted, passes), decode_timing, passes)
+
+    decode_router = decode_router or build_router(config, "decode router")
+    pools = [
+        Pool("prefill", 0, router, router_name, fleet, build_source),
+        Pool("decode", 1, decode_router, router_name, fleet, build_destination),
+    ]
+    for pool, workers in zip(pools, (config.cluster.prefill_workers, config.cluster.decode_workers), strict=True):
+        pool.is_special = True
+        for _ in range(workers or 0):
+            pool.start()
+    return pools
+
+
+def pool_configs(config: Config) -> tuple[Config, Config]:
+    """The configuration as the workers that prefill see it, and those that decode: with their own engine."""
+    configs = []
+    for engine in (config.prefill_engine, config.decode_engine):
+        own = config.model_copy()
+        own.__dict__["engine"] = engine or config.engine
+        configs.append(own)
+    return configs[0], configs[1]
+
+
+def build_handoffs(config: Config, simulation: Simulation) -> Handoffs:
+    """Hand-offs between the two pools of a simulation."""
+    wanted = config.cluster.transfer
+    fabric = Fabric(
+        simulation.agenda,
+        wanted.bandwidth_gb_per_s or INFINITE,
+        wanted.fabric_bandwidth_gb_per_s or INFINITE,
+        wanted.latency_ms,
+        wanted.shared,
+    )
+    columns = simulation.record.handoffs
+    assert columns is not None
+    return Handoffs(
+        simulation,
+        simulation.pools[0],
+        simulation.pools[1],
+        fabric,
+        simulation.workload,
+        columns,
+        destination_first=config.engine.kind == "sglang",
+        kv_bytes_per_token=config.kv_bytes_per_token or 0,
+        sends_missing_only=wanted.bytes == "destination_missing",
+    )
+
+
+def build_router(config: Config, stream: str = "router") -> Router:
+    """The router that `cluster.router` names; what it draws comes from the stream of that name."""
     wanted = config.cluster.router
     if wanted.kind == "round-robin":
         return RoundRobinRouter(config.cluster.dp_size)
     if wanted.kind == "random":
-        return RandomRouter(named_stream(config.seed, "router"))
+        return RandomRouter(named_stream(config.seed, stream))
     if wanted.kind == "least-loaded":
-        return LeastLoadedRouter(named_stream(config.seed, "router") if wanted.tie_break == "random" else None)
+        return LeastLoadedRouter(named_stream(config.seed, stream) if wanted.tie_break == "random" else None)
     found = load_object(wanted.kind, "cluster.router.kind", ROUTERS)
     if wanted.tie_break != "lowest":
         raise InputError(f"has no effect on the router {wanted.kind!r}", field="cluster.router.tie_break")

@@ -7,7 +7,7 @@ import pytest
 from windtunnel.config.fields import FIELDS, FIELDS_WITH, ConfigField, closest_field, found_in_words, parse_value
 from windtunnel.config.file import ConfigFile
 from windtunnel.config.load import Assignment, load_config, parse_set
-from windtunnel.config.schema import Config, Section, WorkloadConfig
+from windtunnel.config.schema import POOL_ENGINES, Config, Section, WorkloadConfig
 from windtunnel.errors import InputError
 
 VALUES = [field for field in FIELDS.values() if not field.is_section]
@@ -15,12 +15,21 @@ SECTIONS = [field for field in FIELDS.values() if field.is_section]
 
 # What has to stand beside a field before the schema lets it have an effect.
 SYNTHETIC = {"workload": {"synthetic": {"isl": 8, "osl": 8, "requests": 8, "rate": 1.0}}}
+SPLIT = ["cluster.prefill_workers=1", "cluster.decode_workers=1"]
+NETWORK = ["cluster.transfer.bandwidth_gb_per_s=0.25", "cluster.transfer.kv_bytes_per_token=7"]
 BESIDE: dict[str, list[str]] = {
     "workload.synthetic.turn_delay_ms": ["workload.synthetic.turns=2"],
     "workload.synthetic.prefix_ratio": ["workload.synthetic.prefix_groups=1"],
     "workload.synthetic.prefix_groups": ["workload.synthetic.prefix_ratio=0.5"],
     "engine.long_prefill_token_threshold_adaptive": ["engine.long_prefill_token_threshold=1"],
     "cluster.router.tie_break": ["cluster.router.kind=least-loaded"],
+    "cluster.prefill_workers": ["cluster.decode_workers=7"],
+    "cluster.decode_workers": ["cluster.prefill_workers=7"],
+    **{
+        f"cluster.transfer.{name}": [*SPLIT, *NETWORK]
+        for name in ("latency_ms", "bandwidth_gb_per_s", "fabric_bandwidth_gb_per_s", "kv_bytes_per_token")
+    },
+    **{f"cluster.transfer.{name}": [*SPLIT, *NETWORK] for name in ("bytes", "shared")},
     "engine.behaviour": ["engine.kind=sglang"],
     "timing.model": ["timing.gpu=b200-sxm"],
     "timing.gpu": ["timing.model=Qwen/Qwen3-8B"],
@@ -43,15 +52,28 @@ SPECIAL: dict[str, tuple[str, object]] = {
 }
 
 
-MINUS_ONE = {"engine.chunked_prefill_size"}  # fields that it means something to
+MINUS_ONE = {  # fields that it means something to
+    f"{section}.chunked_prefill_size" for section in ("engine", *POOL_ENGINES)
+}
+TOGETHER = (
+    *("timing.model", "timing.gpu", "cluster.prefill_workers", "cluster.decode_workers"),
+    *("cluster.transfer.bandwidth_gb_per_s", "cluster.transfer.kv_bytes_per_token"),
+)
+SAME_IN_POOLS = ("kind", "block_size", "page_size")  # as in `engine`
 
 
 def beside(field: ConfigField) -> list[Assignment]:
     """What is set together with a field."""
-    texts = BESIDE.get(field.path, [])
-    if field.engine:
-        texts = [*texts, f"engine.kind={field.engine}"]
-    return [parse_set(text) for text in texts]
+    section, _, name = field.path.partition(".")
+    texts = BESIDE.get(f"engine.{name}" if section in POOL_ENGINES else field.path, [])
+    if section in POOL_ENGINES:
+        texts = [*SPLIT, *(text.replace("engine.", f"{section}.", 1) for text in texts)]
+        if name in SAME_IN_POOLS:
+            texts.append(f"engine.{name}={some_value(field)[0]}")
+    if field.engine or name == "behaviour":
+        texts = [*texts, f"engine.kind={field.engine or 'sglang'}"]
+    given = [parse_set(text) for text in texts]
+    return [other for other in given if other.path != field.path]
 
 
 def some_value(field: ConfigField) -> tuple[str, object]:
@@ -106,7 +128,7 @@ def test_a_field_is_set_by_its_path(field):
 def test_a_field_refuses_what_is_no_value_of_it(field, text):
     sets = [parse_set(f"{field.path}={text}"), *beside(field)]
     engine = next((given.value for given in sets[1:] if given.path == "engine.kind"), "vllm")
-    expected = FIELDS[field.path].expected if field.path == "engine.kind" else FIELDS_WITH[engine][field.path].expected
+    expected = (FIELDS if field.path.endswith("engine.kind") else FIELDS_WITH[engine])[field.path].expected
     with pytest.raises(InputError, match=f"^--set {field.path}: found .*, expected {expected}"):
         load_config(base_file(field.path), sets)
 
@@ -114,7 +136,7 @@ def test_a_field_refuses_what_is_no_value_of_it(field, text):
 @pytest.mark.parametrize("field", VALUES, ids=lambda field: field.path)
 def test_a_field_takes_null_only_if_it_says_so(field):
     sets = [parse_set(f"{field.path}=null"), *beside(field)]
-    if field.path in ("timing.model", "timing.gpu"):  # they are given together or not at all
+    if field.path in TOGETHER:  # they are given together or not at all
         sets = sets[:1]
     if field.path == "workload.synthetic.rate":
         sets.append(parse_set("workload.concurrency=1"))
@@ -133,13 +155,19 @@ def test_a_section_cannot_be_set(field):
         parse_set(f"{field.path}={{}}")
 
 
+def within(annotation: object) -> list[object]:
+    """All types that an annotation is made of."""
+    origin = getattr(annotation, "__origin__", None)  # of an annotated one, or of a list
+    inner = [*getattr(annotation, "__args__", ()), *([origin] if origin is not None else [])]
+    return [annotation, *(kind for part in inner for kind in within(part))]
+
+
 def test_every_field_of_the_schema_is_known_and_described():
     def paths(section: type[Section], prefix: str) -> list[str]:
         found = []
         for name, info in section.model_fields.items():
             found.append(prefix + name)
-            for kind in (info.annotation, *getattr(info.annotation, "__args__", ())):
-                kind = getattr(kind, "__origin__", kind)  # of an annotated one
+            for kind in within(info.annotation):
                 if isinstance(kind, type) and issubclass(kind, Section):
                     found += paths(kind, f"{prefix}{name}.")
         return found
@@ -185,7 +213,8 @@ def test_what_a_field_accepts_in_words(path, expected):
         ("slo.zzz", "expected one of 'slo.ttft_ms', 'slo.itl_ms', 'slo.e2e_ms'"),
         (
             "zzz",
-            "expected one of 'workload', 'cluster', 'engine', 'timing', 'slo', 'output', 'seed', 'max_time_s'",
+            "expected one of 'workload', 'cluster', 'engine', 'prefill_engine', 'decode_engine', 'timing', 'slo', "
+            "'output', 'seed', 'max_time_s'",
         ),
     ],
 )

@@ -195,6 +195,11 @@ def _answer(workload: Workload, record: Record, config: Config) -> Answer:
         requests[name] = _or_none(getattr(columns, name))
     for name in ("worker", "output_tokens", "reused_tokens", "preemptions"):
         requests[name] = list(getattr(columns, name))
+    if record.handoffs is not None:
+        for name in ("source_held_ms", "reserved_ms", "activated_ms", "decode_admit_ms", "released_ms"):
+            requests[name] = _or_none(getattr(record.handoffs, name))
+        requests["prefill_worker"] = [record.worker_numbers[index] for index in record.handoffs.prefill_worker]
+        requests["worker"] = [record.worker_numbers[index] for index in columns.worker]
     for name in ("ttft_ms", "tpot_ms", "e2e_ms"):
         requests[name] = _or_none(getattr(latencies, name))
     completed = np.frombuffer(bytes(columns.status), dtype=np.uint8) == Status.COMPLETED

@@ -34,6 +34,8 @@ FIELD_OF_FLAG = {
     "--engine": "engine.kind",
     "--workers": "cluster.workers",
     "--dp-size": "cluster.dp_size",
+    "--prefill-workers": "cluster.prefill_workers",
+    "--decode-workers": "cluster.decode_workers",
     "--router": "cluster.router.kind",
     "--timing": "timing.kind",
     "--model": "timing.model",

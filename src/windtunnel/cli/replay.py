@@ -189,6 +189,8 @@ def _print_tables(result: Result, summary: Mapping[str, int | float]) -> None:
 
 
 def _workers(config: Config) -> str:
+    if config.cluster.is_split:
+        return f"{config.cluster.prefill_workers} prefill and {config.cluster.decode_workers} decode workers"
     return "1 worker" if config.cluster.workers == 1 else f"{config.cluster.workers} workers"
 
 

@@ -17,12 +17,13 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
 from windtunnel.cluster.agenda import Agenda, Kind
-from windtunnel.cluster.pool import Pool
+from windtunnel.cluster.handoff import Handoffs
+from windtunnel.cluster.pool import Fleet, Pool
 from windtunnel.cluster.router.base import RoutedRequest
-from windtunnel.cluster.worker import Clock, Worker
+from windtunnel.cluster.worker import Worker
 from windtunnel.engine.request import EngineRequest
 from windtunnel.errors import StalledError
-from windtunnel.record.columns import Record, Status
+from windtunnel.record.columns import Status
 from windtunnel.record.recorder import Recorder
 from windtunnel.workload.driver import Driver
 from windtunnel.workload.session import Workload
@@ -61,7 +62,7 @@ class Simulation:
 
     Args:
         pools: the workers; a request arrives at the first of them.
-        workers: all engines that there are and will be, by index.
+        fleet: all engines that there are and will be.
         cancel_after_ms: clients give up on a request that has not ended this long after its arrival.
         max_time_ms: nothing later than this happens.
         progress: called now and then with (virtual ms, requests ended, requests in all).
@@ -73,11 +74,8 @@ class Simulation:
         workload: Workload,
         driver: Driver,
         pools: Sequence[Pool],
-        workers: list[Worker],
-        record: Record,
-        clock: Clock,
+        fleet: Fleet,
         *,
-        ranks_per_worker: int = 1,
         cancel_after_ms: float = INFINITE,
         max_time_ms: float = INFINITE,
         progress: Callable[[float, int, int], None] | None = None,
@@ -86,18 +84,18 @@ class Simulation:
         self.workload = workload
         self.driver = driver
         self.pools = tuple(pools)
-        self.workers = workers
-        self.record = record
-        self.clock = clock
-        self.ranks_per_worker = ranks_per_worker
+        self.workers = fleet.workers
+        self.record = fleet.record
+        self.clock = fleet.clock
         self.cancel_after_ms = cancel_after_ms
         self.max_time_ms = max_time_ms
         self.progress = progress
         self.should_stop = should_stop
         self.agenda = Agenda()
         self.live: dict[int, EngineRequest] = {}
+        self.handoffs: Handoffs | None = None  # set by who builds a cluster that has any
         self._pool = self.pools[0]
-        self._recorder = Recorder(record)
+        self._recorder = Recorder(fleet.record)
         self._ended = 0
         self._ends: list[tuple[float, int]] = []  # (end, worker) of what is in flight; stale entries are skipped
         self._boundary: list[Worker] = []  # between two passes, with a decision to take; one may be here twice
@@ -189,23 +187,46 @@ class Simulation:
         self._boundary.append(worker)
         finished = worker.unit.end()
         if worker.is_special:
-            return self._settle(finished, now_ms)
+            return self._settle(worker, finished, now_ms)
         if not finished:
             return False
         for request in finished:
             self._finish(worker, request, now_ms)
         return True
 
-    def _settle(self, finished: list[EngineRequest], now_ms: float) -> bool:
-        """The same for a worker whose requests may be at several engines."""
+    def _settle(self, worker: Worker, finished: list[EngineRequest], now_ms: float) -> bool:
+        """The same for a worker that is one of several ranks, or hands requests over."""
+        handoffs = self.handoffs
         for request in finished:
-            self._finish(self.workers[request.home], request, now_ms)
+            home = self.workers[request.home]
+            if handoffs is None or not handoffs.take(home, request, now_ms):
+                self._finish(home, request, now_ms)
+        if handoffs is not None:
+            handoffs.pass_ended(worker, now_ms)
         return bool(finished)
+
+    def reach_boundary(self, worker: Worker, now_ms: float) -> bool:
+        """Whether a worker is between two passes; if not, a run of decodes ends with the pass in flight."""
+        unit = worker.unit
+        if unit.end_ms == INFINITE:
+            return True
+        end_ms = unit.cut(now_ms)
+        if end_ms == now_ms:  # inside a run, a pass has just ended
+            self._end_passes(worker, now_ms)
+            return True
+        heappush(self._ends, (end_ms, worker.index))
+        return False
+
+    def wake(self, worker: Worker) -> None:
+        """A worker between two passes may have something to do now."""
+        self._boundary.append(worker)
 
     def _finish(self, worker: Worker, request: EngineRequest, now_ms: float) -> None:
         """A request has left its engine: it completed, its client gave up, or the engine did."""
         del self.live[request.number]
         worker.num_requests -= 1
+        if self.handoffs is not None:
+            self.handoffs.ended(request)
         self._ended += 1
         if request.cancelled_ms <= now_ms:
             reason = f"client gave up after {self.cancel_after_ms:g} ms"
@@ -220,20 +241,30 @@ class Simulation:
 
     def give_up(self, number: int, now_ms: float) -> None:
         """The client of a live request gives up."""
+        if self.handoffs is not None and self.handoffs.give_up(number, now_ms):
+            return
         request = self.live[number]
         worker = self.workers[request.home]
-        engine = worker.engine
-        if engine.end_ms != INFINITE and worker.unit.cut(now_ms) == now_ms:  # inside a run, a pass has just ended
-            self._end_passes(worker, now_ms)
-        is_busy = engine.end_ms != INFINITE
-        end_ms = engine.cancel(request, now_ms)
+        is_idle = self.reach_boundary(worker, now_ms)
+        end_ms = worker.engine.cancel(request, now_ms)
         # for its client, and so for its session, the request ends now
         self.driver.finished(number, now_ms, cancelled=True)
-        if is_busy:
+        if not is_idle:
             heappush(self._ends, (end_ms, worker.index))
+        elif worker.is_special:
+            self._settle(worker, [request], now_ms)
+            self.wake(worker)
         else:
             self._finish(worker, request, now_ms)
-            self._boundary.append(worker)
+            self.wake(worker)
+
+    def close_handoff(self, request: EngineRequest, worker: Worker, now_ms: float) -> None:
+        """The client of a request that is at no engine has given up."""
+        del self.live[request.number]
+        self._ended += 1
+        reason = f"client gave up after {self.cancel_after_ms:g} ms"
+        self._recorder.ended(request, worker.index, Status.CANCELLED, now_ms, reason)
+        self.driver.finished(request.number, now_ms, cancelled=True)
 
     def _arrive(self, number: int, now_ms: float) -> None:
         workload = self.driver.workload  # its prompts may quote less of an output than was planned
@@ -247,6 +278,9 @@ class Simulation:
         routed = RoutedRequest(
             number, workload.session[number], workload.turn[number], prompt_tokens, output_tokens, content
         )
+        if self.handoffs is not None and engine_output:
+            self._arrive_split(self.handoffs, routed, engine_output, now_ms)
+            return
         worker = pool.place(routed, now_ms, workload)
         scheduler = worker.engine.scheduler
         arrival_ms = self.driver.arrival_ms[number]
@@ -260,9 +294,23 @@ class Simulation:
         if workload.priorities:
             request.priority = workload.priorities.get(number, 0)
         self.live[number] = request
+        self.submit(worker, request, now_ms)
         if self.cancel_after_ms != INFINITE:
             self.agenda.add(now_ms + self.cancel_after_ms, Kind.TIMEOUT, GiveUp(self, number), number)
-        self.submit(worker, request, now_ms)
+
+    def _arrive_split(self, handoffs: Handoffs, routed: RoutedRequest, engine_output: int, now_ms: float) -> None:
+        """A request arrives that prefills on one worker and decodes on another."""
+        number = routed.number
+        arrival_ms = self.driver.arrival_ms[number]
+        reason = handoffs.refusal(routed)
+        if reason:
+            self._recorder.rejected(number, -1, arrival_ms, now_ms, reason)
+            self._ended += 1
+            self.driver.finished(number, now_ms, failed="rejected", output_tokens=0)
+            return
+        handoffs.start(routed, engine_output, arrival_ms, now_ms)
+        if self.cancel_after_ms != INFINITE:
+            self.agenda.add(now_ms + self.cancel_after_ms, Kind.TIMEOUT, GiveUp(self, number), number)
 
     def submit(self, worker: Worker, request: EngineRequest, now_ms: float) -> None:
         """Put a request in the queue of a worker."""
@@ -283,12 +331,16 @@ class Simulation:
             finished, remaining = worker.engine.halt(now_ms)
             ends = worker.engine.passes.end_ms
             for request in finished:
-                self._finish(worker, request, ends[-1])
+                if self.handoffs is None or not self.handoffs.keep(request, ends[-1]):
+                    self._finish(worker, request, ends[-1])
             for request in remaining:
                 if request.cancelled_ms <= now_ms:
                     self._finish(worker, request, now_ms)
                 else:
                     self._recorder.ended(request, worker.index, Status.UNFINISHED, float("nan"))
+        if self.handoffs is not None:
+            for request, worker in self.handoffs.finish(now_ms):
+                self._recorder.ended(request, worker.index, Status.UNFINISHED, float("nan"))
 
     def close(self) -> None:
         """Write what the record says of the whole: integrals over time run to the last event that happened."""
@@ -297,7 +349,9 @@ class Simulation:
             if columns.end_ms and columns.end_ms[-1] > end_ms:
                 end_ms = columns.end_ms[-1]
         self.record.end_ms = end_ms
-        self.record.worker_ms = end_ms * (len(self.workers) // self.ranks_per_worker)
+        self.record.worker_ms = end_ms * self.pools[-1].num_workers
+        if self.handoffs is not None:
+            self.record.prefill_worker_ms = end_ms * self.pools[0].num_workers
 
     def _describe_stall(self) -> str:
         """Which requests wait for what."""

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from windtunnel.config.file import BAD_SCALAR, ConfigLoader
-from windtunnel.config.schema import Config
+from windtunnel.config.schema import POOL_ENGINES, Config
 from windtunnel.config.section import LARGEST_INT
 
 
@@ -131,9 +131,12 @@ def _collect(
 def _fields_of(kind: str) -> dict[str, ConfigField]:
     """The fields of a configuration with an engine of one kind."""
     schema = Config.model_json_schema()
-    engines = schema["properties"]["engine"].pop("oneOf")
-    engines = [engine for engine in engines if _kind_of(schema["$defs"][engine["$ref"].rsplit("/", 1)[-1]]) == kind]
-    schema["properties"]["engine"].update(engines[0])
+    for name in ENGINE_SECTIONS:
+        section = schema["properties"][name]
+        options = section.pop("anyOf", [section])  # null is the other one
+        engines = options[0].pop("oneOf")
+        engines = [engine for engine in engines if _kind_of(schema["$defs"][engine["$ref"].rsplit("/", 1)[-1]]) == kind]
+        section.update(engines[0])
     fields: dict[str, ConfigField] = {}
     _collect("", schema["properties"], schema["$defs"], fields)
     return fields
@@ -160,6 +163,7 @@ def _all_fields() -> dict[str, ConfigField]:
 
 
 ENGINES = ("vllm", "sglang")
+ENGINE_SECTIONS = ("engine", *POOL_ENGINES)
 FIELDS_WITH = {kind: _fields_of(kind) for kind in ENGINES}  # by the engine of a configuration
 FIELDS = _all_fields()  # of any
 
@@ -170,7 +174,7 @@ def closest_field(path: str) -> str:
     siblings = [p for p in FIELDS if p.rpartition(".")[0] == section]
     same_name = [p for p in FIELDS if p.rpartition(".")[2] == name]
     in_section = get_close_matches(path, siblings, n=1, cutoff=0.8)
-    by_name = {p.rpartition(".")[2]: p for p in FIELDS}
+    by_name = {p.rpartition(".")[2]: p for p in reversed(FIELDS)}  # of several, the first
     elsewhere = [by_name[match] for match in get_close_matches(name, by_name, n=1, cutoff=0.7)]
     for match in (same_name, in_section, elsewhere, get_close_matches(path, FIELDS, n=1, cutoff=0.7)):
         if match:

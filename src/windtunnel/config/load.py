@@ -30,6 +30,8 @@ REPLACES: dict[str, tuple[str, ...]] = {
     "workload.synthetic.interval_ms": ("workload.synthetic.rate", "workload.concurrency"),
     "workload.concurrency": ("workload.synthetic.rate", "workload.synthetic.interval_ms", "workload.speedup"),
     "workload.speedup": ("workload.concurrency",),
+    "cluster.workers": ("cluster.prefill_workers", "cluster.decode_workers", "cluster.transfer"),
+    "cluster.prefill_workers": ("cluster.workers", "cluster.dp_size"),
 }
 
 
@@ -122,7 +124,8 @@ def load_config(
     )
     if is_sample:
         _assign(data, "workload.path", [SAMPLE_TRACE])
-        if isinstance(cluster := data.setdefault("cluster", {}), dict):
+        cluster = data.setdefault("cluster", {})
+        if isinstance(cluster, dict) and not cluster.keys() & {"prefill_workers", "decode_workers"}:
             cluster.setdefault("workers", sample_workers)
     origins = Origins(file, {path: assignment.label for path, assignment in given.items()}, flags)
     try:

@@ -12,7 +12,15 @@ from difflib import get_close_matches
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from windtunnel.config.fields import ENGINES, FIELDS, FIELDS_WITH, ConfigField, closest_field, found_in_words
+from windtunnel.config.fields import (
+    ENGINE_SECTIONS,
+    ENGINES,
+    FIELDS,
+    FIELDS_WITH,
+    ConfigField,
+    closest_field,
+    found_in_words,
+)
 from windtunnel.config.file import ConfigFile
 from windtunnel.config.section import RuleError
 from windtunnel.errors import InputError
@@ -132,8 +140,8 @@ def _place(detail: ErrorDetails) -> tuple[str, Mapping[str, ConfigField]]:
     """The path that an error is about, and the fields of a configuration with the engine that it is about."""
     parts = [str(part) for part in detail["loc"]] or [""]  # none for a rule about the whole configuration
     if detail["type"] == "union_tag_invalid":
-        return "engine.kind", FIELDS
-    if parts[0] == "engine" and len(parts) > 1 and parts[1] in ENGINES:
+        return f"{parts[0]}.kind", FIELDS
+    if parts[0] in ENGINE_SECTIONS and len(parts) > 1 and parts[1] in ENGINES:
         return ".".join([parts[0], *parts[2:]]), FIELDS_WITH[parts[1]]
     return ".".join(parts), FIELDS
 

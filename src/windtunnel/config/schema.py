@@ -25,6 +25,7 @@ from windtunnel.config.sglang import SglangConfig as SglangConfig
 from windtunnel.config.sizing import size_engine
 from windtunnel.config.timing import TIMING_MODELS as TIMING_MODELS
 from windtunnel.config.timing import TimingConfig as TimingConfig
+from windtunnel.config.topology import TransferConfig as TransferConfig
 from windtunnel.config.vllm import VllmConfig as VllmConfig
 from windtunnel.errors import InputError
 
@@ -199,7 +200,34 @@ class ClusterConfig(Section):
     dp_size: PositiveInt = Field(
         default=1, description="data-parallel ranks of a worker, each with a KV cache; their passes end together"
     )
+    prefill_workers: PositiveInt | None = Field(
+        default=None, description="workers that only prefill, instead of workers that do both"
+    )
+    decode_workers: PositiveInt | None = Field(default=None, description="workers that decode what those hand over")
     router: RouterConfig = Field(default_factory=RouterConfig)
+    transfer: TransferConfig = Field(default_factory=TransferConfig)
+
+    @model_validator(mode="after")
+    def _pools(self) -> ClusterConfig:
+        if (self.prefill_workers is None) != (self.decode_workers is None):
+            missing, given = "decode_workers", "prefill_workers"
+            if self.prefill_workers is None:
+                missing, given = given, missing
+            raise RuleError(f"{{{given}}} needs {{{missing}}}: a request prefills on one worker and decodes on another")
+        if self.prefill_workers is None:
+            if self.transfer != TransferConfig():
+                raise RuleError("{transfer} has no effect without {prefill_workers}: no KV crosses between workers")
+            return self
+        if self.workers > 1:
+            raise RuleError("give either {workers}, or {prefill_workers} and {decode_workers}")
+        if self.dp_size > 1:
+            raise RuleError("{dp_size} above 1 is not modelled together with {prefill_workers}")
+        return self
+
+    @property
+    def is_split(self) -> bool:
+        """Whether prefill and decode have workers of their own."""
+        return self.prefill_workers is not None
 
 
 def _engine_kind(section: object) -> object:
@@ -232,12 +260,26 @@ class OutputConfig(Section):
     run_info: Flag = Field(default=True, description="keep wall-clock facts (`run`) in the report")
 
 
+def _same_kind(base: dict[str, object], own: dict[str, object]) -> bool:
+    kind = base.get("kind", "vllm")
+    return own.get("kind", kind) == kind
+
+
+POOL_ENGINES = ("prefill_engine", "decode_engine")
+
+
 class Config(Section):
     """A whole simulation."""
 
     workload: WorkloadConfig = Field(default_factory=WorkloadConfig)
     cluster: ClusterConfig = Field(default_factory=ClusterConfig)
     engine: EngineConfig = Field(default_factory=VllmConfig)
+    prefill_engine: EngineConfig | None = Field(
+        default=None, description="fields of the engines that prefill which differ from `engine`"
+    )
+    decode_engine: EngineConfig | None = Field(
+        default=None, description="fields of the engines that decode which differ from `engine`"
+    )
     timing: TimingConfig = Field(default_factory=TimingConfig)
     slo: SloConfig = Field(default_factory=SloConfig)
     output: OutputConfig = Field(default_factory=OutputConfig)
@@ -246,8 +288,45 @@ class Config(Section):
         default=None, description="stop at this virtual time; the report is partial"
     )
 
+    @property
+    def kv_bytes_per_token(self) -> int | None:
+        """KV of one token of the whole model, over all GPUs of a worker; None if nothing says it."""
+        given = self.cluster.transfer.kv_bytes_per_token
+        deployment = self.timing.deployment()
+        if given is not None or deployment is None:
+            return given
+        return deployment.model.num_layers * deployment.kv_bytes_per_layer * deployment.tp
+
+    @model_validator(mode="before")
+    @classmethod
+    def _pool_engines(cls, data: object) -> object:
+        # The engine of a pool is `engine` with some fields of its own.
+        if not isinstance(data, dict):
+            return data
+        base = data.get("engine")
+        base = base.model_dump(exclude_unset=True) if isinstance(base, Section) else base or {}
+        completed = dict(data)
+        for name in POOL_ENGINES:
+            own = data.get(name)
+            if isinstance(own, dict) and isinstance(base, dict) and _same_kind(base, own):
+                completed[name] = {**base, **own}
+        return completed
+
     @model_validator(mode="after")
     def _consistent(self) -> Config:
+        transfer = self.cluster.transfer
+        if (transfer.bandwidth_gb_per_s or transfer.fabric_bandwidth_gb_per_s) and self.kv_bytes_per_token is None:
+            raise RuleError("{cluster.transfer.kv_bytes_per_token} is missing: neither it nor {timing.model} is given")
+        for name in POOL_ENGINES:
+            own = getattr(self, name)
+            if own is None:
+                continue
+            if not self.cluster.is_split:
+                raise RuleError(f"{{{name}}} has no effect without {{cluster.prefill_workers}}")
+            for field in ("kind", "tokens_per_block"):
+                if getattr(own, field) != getattr(self.engine, field):
+                    what = "kind" if field == "kind" else "block_size" if own.kind == "vllm" else "page_size"
+                    raise RuleError(f"{{{name}.{what}}} must be that of {{engine.{what}}}: KV is handed over in blocks")
         if self.cluster.dp_size > 1 and isinstance(self.engine, SglangConfig) and self.engine.overlap_schedule:
             raise RuleError(
                 "{cluster.dp_size} above 1 needs {engine.overlap_schedule} false: "
@@ -255,6 +334,9 @@ class Config(Section):
             )
         try:
             self.__dict__["engine"] = size_engine(self.engine, self.timing, self.cluster.dp_size)
+            for name in POOL_ENGINES:
+                if (own := getattr(self, name)) is not None:
+                    self.__dict__[name] = size_engine(own, self.timing, self.cluster.dp_size)
         except InputError as error:  # the parts of the deployment do not go together
             raise RuleError(f"{{timing.{error.field}}}: {error.message}") from None
         return self

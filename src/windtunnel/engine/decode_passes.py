@@ -87,7 +87,9 @@ class DecodePasses:
             first_gap += 1
         if first > last:
             return
-        if first != request.last_pass + 1:
+        if request.first_pass < 0:
+            request.first_pass = first
+        elif first != request.last_pass + 1:
             request.break_before = request.break_before + array("q", (request.last_pass,))
             request.break_after = request.break_after + array("q", (first,))
         if first_gap < gaps:

@@ -15,6 +15,8 @@ from windtunnel.engine.sglang_request import Batch, SglangRequest
 
 OUTPUT_CLIP = 4096  # output tokens of one request that admission counts at most
 
+BUILT = 1 << 40  # the number of no merge
+
 Demand: TypeAlias = tuple[float, int]  # output tokens still expected, and KV tokens that end with the request
 
 
@@ -95,6 +97,21 @@ class RunningBatch:
             else:
                 request.is_last_token = True
                 last.enders.append(request)
+
+    def join_built(self, request: SglangRequest) -> None:
+        """A request joins whose prompt was computed elsewhere; it has no token in flight."""
+        request.admission = self._back
+        self.members[self._back] = request
+        self._back += 1
+        request.merge = BUILT
+        request.first_gap = self.log.num_gaps
+        request.emitting_from = self.log.last + 1
+        request.left_out_before_ms = self.log.left_out_ms
+        request.simple_reserve = request.ignore_eos and request.max_output_tokens <= OUTPUT_CLIP
+        if not request.simple_reserve:
+            self._num_uncertain += 1
+        request.decoding = True
+        self.group.join(request)
 
     def drop(self, request: SglangRequest) -> bool:
         """Take a request out, if it is a member."""

@@ -126,6 +126,13 @@ class SglangScheduler:
         for request in remaining:
             if request.marker_ms < now_ms:
                 self.ledger.account(request, now_ms)
+            if request.cancelled_ms > request.marker_ms:  # it was given up during the pass that never ends
+                if request.decoding:
+                    request.note_decodes(request.cancelled_ms)
+                elif request.has_row and not request.prefilled:
+                    request.note_chunk(request.marker_ms, request.cancelled_ms)
+                else:
+                    request.note_wait(request.cancelled_ms)
         return [*remaining]
 
     def describe_wait(self) -> str:

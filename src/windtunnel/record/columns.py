@@ -47,7 +47,7 @@ class RequestColumns:
         queued_ms, prefill_ms, stalled_ms, preempted_ms, transfer_ms, decode_ms: where its time went. They add up to
             terminal_ms - arrival_ms. `prefill_ms` is spent in passes that compute its prompt, `stalled_ms` in
             passes that leave it out, `preempted_ms` from a preemption to the end of the pass that has
-            recovered what was lost, `transfer_ms` waiting for KV that is on its way.
+            recovered what was lost, `transfer_ms` waiting for KV that is on its way, or for room where it shall go.
         reasons: why it was rejected, cancelled or failed, by request number.
         break_request, break_before, break_after: one entry a break: the request emitted nothing between the
             passes `break_before` and `break_after`.
@@ -80,6 +80,29 @@ class RequestColumns:
         self.break_after = array("q")
 
 
+class HandoffColumns:
+    """One entry a request, in workload order, of requests that prefill and decode on different workers; as above.
+
+    Attributes:
+        prefill_worker: index, among all workers, of the one that computed the prompt; `worker` is the one that decodes.
+        source_held_ms: when the prompt was computed and its KV held.
+        reserved_ms: when there was room for it at its destination.
+        activated_ms: when it had arrived there and could be scheduled.
+        decode_admit_ms: start of the first pass there that computed it.
+        released_ms: when its source gave up the KV.
+        missing_tokens: tokens, in whole blocks, that the destination did not have in its cache.
+    """
+
+    def __init__(self, num_requests: int) -> None:
+        self.prefill_worker = array("q", [-1]) * num_requests
+        self.source_held_ms = array("d", [NAN]) * num_requests
+        self.reserved_ms = array("d", [NAN]) * num_requests
+        self.activated_ms = array("d", [NAN]) * num_requests
+        self.decode_admit_ms = array("d", [NAN]) * num_requests
+        self.released_ms = array("d", [NAN]) * num_requests
+        self.missing_tokens = array("q", [0]) * num_requests
+
+
 class PassColumns:
     """The forward passes of one engine, in order.
 
@@ -107,8 +130,11 @@ class Record:
         requests: the request columns.
         passes: the pass columns of each worker, by worker number.
         end_ms: virtual time of the last processed event.
-        worker_ms: time integral of the number of provisioned workers.
-        decode_gpus_per_worker: GPUs of each.
+        handoffs: the columns of hand-offs, None if workers prefill and decode.
+        worker_numbers: number of each worker in its pool, in the order of `passes`.
+        worker_ms, prefill_worker_ms: time integral of the number of provisioned workers, of those that (also) decode
+            and of those that only prefill.
+        decode_gpus_per_worker, prefill_gpus_per_worker: GPUs of each.
         interrupted: why the simulation stopped early ("time cap", "interrupt"), else "".
     """
 
@@ -116,6 +142,10 @@ class Record:
         self.requests = RequestColumns(num_requests)
         self.passes = [PassColumns() for _ in range(num_workers)]
         self.end_ms = 0.0
+        self.handoffs: HandoffColumns | None = None
+        self.worker_numbers = list(range(num_workers))
         self.worker_ms = 0.0
+        self.prefill_worker_ms = 0.0
         self.decode_gpus_per_worker = 1
+        self.prefill_gpus_per_worker = 0
         self.interrupted = ""

@@ -19,9 +19,6 @@ from windtunnel.report.distribution import FloatArray, IntArray, describe
 from windtunnel.report.token_times import BoolArray, TokenTimes
 from windtunnel.workload.session import Workload
 
-# A worker that does both prefill and decode is accounted for under decode.
-PREFILL_GPUS_PER_WORKER = 0
-
 TERMINAL_STATES = (
     Status.COMPLETED,
     Status.REJECTED,
@@ -86,7 +83,7 @@ def summarize(workload: Workload, record: Record, slo: SloConfig) -> dict[str, i
         last_ms = np.max(np.asarray(requests.terminal_ms, dtype=np.float64)[completed])
         duration_ms = float(last_ms - np.nanmin(np.asarray(requests.arrival_ms, dtype=np.float64)))
     duration_s = max(duration_ms / 1000.0, 1e-9)
-    prefill_worker_s = 0.0
+    prefill_worker_s = record.prefill_worker_ms / 1000.0  # a worker that does both is accounted for under decode
     decode_worker_s = record.worker_ms / 1000.0
 
     summary: dict[str, int | float] = {"num_requests": requests.num_requests}
@@ -103,9 +100,11 @@ def summarize(workload: Workload, record: Record, slo: SloConfig) -> dict[str, i
         "total_throughput_tok_s": (input_tokens + output_tokens) / duration_s,
         "prefill_worker_seconds": prefill_worker_s,
         "decode_worker_seconds": decode_worker_s,
-        "prefill_gpus_per_worker": PREFILL_GPUS_PER_WORKER,
+        "prefill_gpus_per_worker": record.prefill_gpus_per_worker,
         "decode_gpus_per_worker": record.decode_gpus_per_worker,
-        "gpu_hours": (prefill_worker_s * PREFILL_GPUS_PER_WORKER + decode_worker_s * record.decode_gpus_per_worker)
+        "gpu_hours": (
+            prefill_worker_s * record.prefill_gpus_per_worker + decode_worker_s * record.decode_gpus_per_worker
+        )
         / 3600.0,
     }
     if slo.ttft_ms is not None or slo.itl_ms is not None or slo.e2e_ms is not None:

@@ -69,6 +69,10 @@ def _batch(result: SimulationResult, latencies: RequestLatencies, rows: IntArray
             values[i] = None
         return values
 
+    def worker_numbers(column: object) -> list[int | None]:
+        return [result.record.worker_numbers[index] if index >= 0 else None for index in counts(column)]
+
+    handoffs = result.record.handoffs
     session_ids: Sequence[str | None] = [None] * len(numbers)
     if workload.session_ids:
         session_ids = [workload.session_ids[session] for session in counts(workload.session)]
@@ -93,7 +97,7 @@ def _batch(result: SimulationResult, latencies: RequestLatencies, rows: IntArray
         "prefix_hit_tokens": counts(requests.hit_tokens),
         "reused_input_tokens": counts(requests.reused_tokens),
         "preemptions": counts(requests.preemptions),
-        "worker": [worker if worker >= 0 else None for worker in counts(requests.worker)],
+        "worker": worker_numbers(requests.worker),
         "queued_ms": times(requests.queued_ms),
         "prefill_ms": times(requests.prefill_ms),
         "stalled_ms": times(requests.stalled_ms),
@@ -101,5 +105,15 @@ def _batch(result: SimulationResult, latencies: RequestLatencies, rows: IntArray
         "transfer_ms": times(requests.transfer_ms),
         "decode_ms": times(requests.decode_ms),
     }
+    if handoffs is not None:
+        columns |= {
+            "prefill_worker": worker_numbers(handoffs.prefill_worker),
+            "source_held_ms": times(handoffs.source_held_ms),
+            "destination_reserved_ms": times(handoffs.reserved_ms),
+            "destination_activated_ms": times(handoffs.activated_ms),
+            "decode_admit_ms": times(handoffs.decode_admit_ms),
+            "source_released_ms": times(handoffs.released_ms),
+            "destination_missing_tokens": counts(handoffs.missing_tokens),
+        }
     names = list(columns)
     return [dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)]

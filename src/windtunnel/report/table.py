@@ -136,9 +136,15 @@ def _align(cells: Sequence[Sequence[str]], columns: Sequence[tuple[str, str]]) -
 
 def _title(result: SimulationResult) -> str:
     config = result.config
-    workers = config.cluster.workers
+    cluster = config.cluster
+    workers = cluster.workers
     deployment = f"{config.engine.kind}, 1 worker"
-    if workers > 1:
+    if cluster.is_split:
+        deployment = (
+            f"{config.engine.kind}, {cluster.prefill_workers} prefill + {cluster.decode_workers} decode workers, "
+            f"{cluster.router.kind}"
+        )
+    elif workers > 1:
         deployment = f"{config.engine.kind}, {workers} workers, {config.cluster.router.kind}"
     return f"Windtunnel | {result.workload.source} | {deployment} | {config.timing.kind} timing"
 

@@ -1,0 +1,140 @@
+"""What KV crosses between two workers: the network interface of each, and the fabric between them.
+
+A transfer is on every link that it crosses from its start on and has arrived when the last of them is done with it; on
+each, transfers share the bandwidth equally. That is exact where one link is the bottleneck, and otherwise a little
+early: what one link holds back is not given to others on the next. The file decides nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from windtunnel.cluster.agenda import Agenda, Kind
+from windtunnel.engine.kv.link import INFINITE, Link, Transfer
+
+
+class Arrival(Protocol):
+    """Who waits for a transfer."""
+
+    def arrived(self, now_ms: float) -> None: ...
+
+
+class Shipment:
+    """One transfer from worker to worker.
+
+    Attributes:
+        legs: its part on each link; left: those that are not done.
+    """
+
+    __slots__ = ("left", "legs", "owner")
+
+    def __init__(self, owner: Arrival) -> None:
+        self.owner = owner
+        self.legs: list[tuple[CountedLink, Leg]] = []
+        self.left = 0
+
+
+class Leg(Transfer):
+    """A shipment on one link."""
+
+    __slots__ = ("shipment",)
+
+    def __init__(self, size_bytes: int, shipment: Shipment) -> None:
+        super().__init__(size_bytes)
+        self.shipment = shipment
+
+
+class CountedLink:
+    """A link whose events are on the agenda."""
+
+    def __init__(self, link: Link, agenda: Agenda) -> None:
+        self.link = link
+        self._agenda = agenda
+        self._planned_ms = INFINITE
+
+    def plan(self) -> None:
+        """Put the next event of the link on the agenda, if it is not there."""
+        next_ms = self.link.next_ms
+        if next_ms != self._planned_ms:
+            self._planned_ms = next_ms
+            if next_ms != INFINITE:
+                self._agenda.add(next_ms, Kind.TRANSFER, LinkEvent(self, next_ms))
+
+    def happen(self, now_ms: float) -> None:
+        done = self.link.advance(now_ms)
+        self._planned_ms = INFINITE
+        self.plan()
+        for leg in done:
+            assert isinstance(leg, Leg)
+            shipment = leg.shipment
+            shipment.left -= 1
+            if not shipment.left:
+                shipment.owner.arrived(now_ms)
+
+
+class LinkEvent:
+    """The next event of a link, as it was planned at some time."""
+
+    __slots__ = ("_link", "_time_ms")
+
+    def __init__(self, link: CountedLink, time_ms: float) -> None:
+        self._link = link
+        self._time_ms = time_ms
+
+    def is_due(self) -> bool:
+        return self._link.link.next_ms == self._time_ms
+
+    def happen(self, now_ms: float) -> None:
+        self._link.happen(now_ms)
+
+
+class Fabric:
+    """The network between workers.
+
+    Args:
+        gb_per_s: bandwidth of the interface of each worker and direction; infinite takes no time.
+        fabric_gb_per_s: what all transfers together get; infinite for a fabric without a bottleneck of its own.
+        latency_ms: from the start of a transfer to its first byte.
+        shared: whether transfers share what they cross; otherwise each has all of it.
+    """
+
+    def __init__(
+        self, agenda: Agenda, gb_per_s: float, fabric_gb_per_s: float, latency_ms: float, shared: bool
+    ) -> None:
+        self._agenda = agenda
+        self._gb_per_s = gb_per_s
+        self._latency_ms = latency_ms
+        self._shared = shared
+        self._outgoing: dict[int, CountedLink] = {}  # by index of the worker
+        self._incoming: dict[int, CountedLink] = {}
+        self._fabric = None
+        if fabric_gb_per_s != INFINITE:
+            self._fabric = CountedLink(Link(fabric_gb_per_s, latency_ms, shared), agenda)
+
+    def ship(self, owner: Arrival, source: int, target: int, size_bytes: int, now_ms: float) -> Shipment | None:
+        """Start a transfer between two workers; None if it has arrived at once."""
+        if not self._latency_ms and (not size_bytes or (self._gb_per_s == INFINITE and self._fabric is None)):
+            return None
+        shipment = Shipment(owner)
+        links = [self._link(self._outgoing, source), self._link(self._incoming, target)]
+        if self._fabric is not None:
+            links.append(self._fabric)
+        shipment.left = len(links)
+        for link in links:
+            leg = Leg(size_bytes, shipment)
+            shipment.legs.append((link, leg))
+            link.link.start(leg, now_ms)
+            link.plan()
+        return shipment
+
+    def cancel(self, shipment: Shipment, now_ms: float) -> None:
+        """Take a transfer off the network."""
+        for link, leg in shipment.legs:
+            link.link.cancel(leg, now_ms)
+            link.plan()
+
+    def _link(self, links: dict[int, CountedLink], worker: int) -> CountedLink:
+        found = links.get(worker)
+        if found is None:
+            found = links[worker] = CountedLink(Link(self._gb_per_s, self._latency_ms, self._shared), self._agenda)
+        return found

@@ -1,0 +1,450 @@
+"""Hand-offs: requests that prefill on one worker and decode on another.
+
+It decides who waits for what. Source first (vLLM): the prompt is computed, its KV held, room for it reserved at a
+destination, and the KV sent. Destination first (SGLang): room is reserved before the prompt is computed. Either way the
+KV is held at its source until it has arrived and the request is active at its destination, which emits all its tokens.
+Reservations wait in the order of their arrival at a worker; the first that does not fit stops those behind it. What a
+worker has to do for a hand-off it does between two of its passes; a run of decodes ends for it. Where room is, what is
+sent when and how time is counted never depends on how passes are computed.
+Source: the hand-off coordinator of the Dynamo mocker (docs/fidelity.md has the differences).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import IntEnum
+from typing import Protocol, cast
+
+from windtunnel.cluster.fabric import Fabric, Shipment
+from windtunnel.cluster.pool import Pool
+from windtunnel.cluster.router.base import RoutedRequest
+from windtunnel.cluster.worker import Worker
+from windtunnel.engine.handoff import NO_ROOM, DestinationScheduler, HandedOver, SourceScheduler
+from windtunnel.engine.request import NAN, EngineRequest
+from windtunnel.record.columns import HandoffColumns
+from windtunnel.workload.session import Workload
+
+
+class Stage(IntEnum):
+    """How far a hand-off has come."""
+
+    WAITING = 0  # destination first: for room
+    PREFILLING = 1
+    HELD = 2  # at the source: for room at the destination, then for the transfer
+    SENT = 3  # it has arrived, and the destination is in a pass
+    ACTIVE = 4  # at the destination
+
+
+class Cluster(Protocol):
+    """What hand-offs need of the simulation around them."""
+
+    live: dict[int, EngineRequest]
+
+    def submit(self, worker: Worker, request: EngineRequest, now_ms: float) -> None: ...
+    def reach_boundary(self, worker: Worker, now_ms: float) -> bool: ...
+    def wake(self, worker: Worker) -> None: ...
+    def close_handoff(self, request: EngineRequest, worker: Worker, now_ms: float) -> None: ...
+
+
+class Dock:
+    """What one worker has to do for hand-offs.
+
+    Attributes:
+        pending: hand-offs that wait for room at this destination.
+        tried: free blocks, requests that ran and requests that waited when the first of them did not fit; None while
+            it was not tried.
+        releases, activations, cancellations: to be done at the end of the pass in flight.
+    """
+
+    __slots__ = ("activations", "cancellations", "pending", "releases", "tried")
+
+    def __init__(self) -> None:
+        self.pending: deque[Handoff] = deque()
+        self.tried: tuple[int, int, int] | None = None
+        self.releases: list[Handoff] = []
+        self.activations: list[Handoff] = []
+        self.cancellations: list[EngineRequest] = []
+
+
+class Handoff:
+    """One request on its way.
+
+    Attributes:
+        routed: the request as routers see it; output_tokens: what it will generate.
+        source, target: the request at the engine that prefills and at the one that decodes.
+        held_ms, reserved_ms, activated_ms: when that happened, NaN before.
+        missing_tokens: those of its prompt that the destination did not have, in whole blocks.
+        is_reserved: it holds room at its destination.
+        is_held: its KV is held at the source.
+    """
+
+    def __init__(self, owner: Handoffs, routed: RoutedRequest, output_tokens: int, arrival_ms: float) -> None:
+        self.owner = owner
+        self.routed = routed
+        self.output_tokens = output_tokens
+        self.arrival_ms = arrival_ms
+        self.stage = Stage.WAITING
+        self.source: EngineRequest | None = None
+        self.target: EngineRequest | None = None
+        self.source_worker: Worker | None = None
+        self.target_worker: Worker | None = None
+        self.shipment: Shipment | None = None
+        self.missing_tokens = 0
+        self.is_reserved = False
+        self.is_held = False
+        self.held_ms = NAN
+        self.reserved_ms = NAN
+        self.activated_ms = NAN
+
+    def arrived(self, now_ms: float) -> None:
+        """Its KV has crossed the network."""
+        self.owner.sent(self, now_ms)
+
+
+class Handoffs:
+    """The hand-offs of a cluster with a pool that prefills and one that decodes.
+
+    Args:
+        columns: where hand-offs are recorded.
+        destination_first: room is reserved before the prompt is computed.
+        kv_bytes_per_token: 0 sends nothing.
+        sends_missing_only: what the destination has cached is not sent.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        prefill: Pool,
+        decode: Pool,
+        fabric: Fabric,
+        workload: Workload,
+        columns: HandoffColumns,
+        *,
+        destination_first: bool,
+        kv_bytes_per_token: int,
+        sends_missing_only: bool,
+    ) -> None:
+        self.prefill = prefill
+        self.decode = decode
+        self.live: dict[int, Handoff] = {}
+        self._cluster = cluster
+        self._fabric = fabric
+        self._workload = workload
+        self._columns = columns
+        self._destination_first = destination_first
+        self._kv_bytes_per_token = kv_bytes_per_token
+        self._sends_missing_only = sends_missing_only
+        self._docks: dict[int, Dock] = {}
+
+    def refusal(self, routed: RoutedRequest) -> str:
+        """Why a request can never be served by both pools; "" if it can."""
+        tokens = routed.input_tokens
+        reason = self.prefill.front.refusal_at_submission(tokens, 0)
+        if reason:
+            return f"workers that prefill: {reason}"
+        reason = self.decode.front.refusal_at_submission(tokens, routed.output_tokens)
+        return f"workers that decode: {reason}" if reason else ""
+
+    def start(self, routed: RoutedRequest, output_tokens: int, arrival_ms: float, now_ms: float) -> None:
+        """A request arrives that has output to generate, and neither pool refuses."""
+        handoff = Handoff(self, routed, output_tokens, arrival_ms)
+        self.live[routed.number] = handoff
+        if self._destination_first:
+            self._make_source(handoff)
+            self._reserve(handoff, now_ms)
+        else:
+            self._prefill(handoff, now_ms)
+
+    def take(self, worker: Worker, request: EngineRequest, now_ms: float) -> bool:
+        """A request has finished at an engine; whether that was only the first half of a hand-off."""
+        handoff = self.live.get(request.number)
+        if handoff is None or request is not handoff.source:
+            if self._is_source(worker):
+                self._release(worker, request, now_ms)
+            return False
+        if request.cancelled_ms <= now_ms or request.failure:
+            self._forget_target(handoff, now_ms)
+            self._write(self.live.pop(request.number))
+            self._release(worker, request, now_ms)
+            return False
+        self.hold(handoff, now_ms)
+        if self._destination_first:
+            self._send(handoff, now_ms)
+        else:
+            self._reserve(handoff, now_ms)
+        return True
+
+    def hold(self, handoff: Handoff, now_ms: float) -> None:
+        """The prompt is computed."""
+        handoff.stage = Stage.HELD
+        handoff.is_held = True
+        handoff.held_ms = now_ms
+
+    def keep(self, request: EngineRequest, now_ms: float) -> bool:
+        """The same when the simulation has stopped: nothing follows."""
+        handoff = self.live.get(request.number)
+        if handoff is None or request is not handoff.source or request.cancelled_ms <= now_ms or request.failure:
+            return False
+        self.hold(handoff, now_ms)
+        return True
+
+    def ended(self, request: EngineRequest) -> None:
+        """A request has ended at its destination."""
+        handoff = self.live.pop(request.number, None)
+        if handoff is not None:
+            self._write(handoff)
+
+    def give_up(self, number: int, now_ms: float) -> bool:
+        """The client of a request gives up; whether it was at no engine, so that nothing more is to be done."""
+        handoff = self.live.get(number)
+        if handoff is None or handoff.stage in (Stage.PREFILLING, Stage.ACTIVE):
+            return False
+        source = handoff.source
+        assert source is not None
+        source.cancelled_ms = now_ms
+        self._abandon(handoff, now_ms)
+        return True
+
+    def pass_ended(self, worker: Worker, now_ms: float) -> None:
+        """A worker is between two passes, and may do what waited for that."""
+        dock = self._docks.get(worker.index)
+        if dock is None:
+            return
+        for handoff in dock.releases:
+            self._release(worker, handoff.source, now_ms)
+        for request in dock.cancellations:
+            self._cancel(worker, request)
+        activations = dock.activations
+        dock.releases = []
+        dock.cancellations = []
+        dock.activations = []
+        for handoff in activations:
+            self._activate(handoff, now_ms)
+        if dock.pending:
+            self._grant(worker, dock, now_ms)
+
+    def finish(self, now_ms: float) -> list[tuple[EngineRequest, Worker]]:
+        """The simulation stops: the requests that are at no engine, accounted for up to now, and where they are."""
+        found: list[tuple[EngineRequest, Worker]] = []
+        for handoff in list(self.live.values()):
+            if handoff.stage in (Stage.WAITING, Stage.HELD, Stage.SENT):
+                source = handoff.source
+                assert source is not None
+                worker = handoff.source_worker or handoff.target_worker
+                assert worker is not None
+                self._account(handoff, source, now_ms)
+                found.append((source, worker))
+            self._write(handoff)
+        return found
+
+    # --- the source
+
+    def _make_source(self, handoff: Handoff) -> EngineRequest:
+        routed = handoff.routed
+        request = self.prefill.front.request_type(
+            routed.number, routed.content, routed.input_tokens, 0, handoff.arrival_ms
+        )
+        handoff.source = request
+        self._cluster.live[routed.number] = request
+        return request
+
+    def _prefill(self, handoff: Handoff, now_ms: float) -> None:
+        worker = self.prefill.place(handoff.routed, now_ms, self._workload)
+        request = handoff.source or self._make_source(handoff)
+        handoff.source_worker = worker
+        handoff.stage = Stage.PREFILLING
+        self._cluster.submit(worker, request, now_ms)
+
+    def _leave_source(self, handoff: Handoff, now_ms: float) -> None:
+        """The KV at the source is needed no more."""
+        worker = handoff.source_worker
+        assert worker is not None
+        worker.num_requests -= 1
+        handoff.is_held = False
+        if self._cluster.reach_boundary(worker, now_ms):
+            self._release(worker, handoff.source, now_ms)
+            self._cluster.wake(worker)
+        else:
+            self._dock(worker).releases.append(handoff)
+
+    def _release(self, worker: Worker, request: EngineRequest | None, now_ms: float) -> None:
+        """Give up what a source holds for a request, if anything."""
+        scheduler = cast(SourceScheduler, worker.engine.scheduler)
+        if request is not None and request.number in scheduler.held:
+            scheduler.release(request)
+            self._columns.released_ms[request.number] = now_ms
+
+    def _is_source(self, worker: Worker) -> bool:
+        workers = self.prefill.workers
+        return worker.number < len(workers) and workers[worker.number] is worker
+
+    # --- the destination
+
+    def _reserve(self, handoff: Handoff, now_ms: float) -> None:
+        worker = self.decode.place(handoff.routed, now_ms, self._workload)
+        routed = handoff.routed
+        request_type = worker.engine.scheduler.request_type
+        handoff.target_worker = worker
+        handoff.target = request_type(
+            routed.number, routed.content, routed.input_tokens, handoff.output_tokens, handoff.arrival_ms
+        )
+        worker.num_requests += 1
+        dock = self._dock(worker)
+        dock.pending.append(handoff)
+        if len(dock.pending) > 1:
+            return  # behind one that did not fit, or that waits for the same pass to end
+        if self._cluster.reach_boundary(worker, now_ms) and dock.pending:
+            self._grant(worker, dock, now_ms)
+            self._cluster.wake(worker)
+
+    def _grant(self, worker: Worker, dock: Dock, now_ms: float) -> None:
+        """Reserve room for those that wait for it, in their order, as far as there is any."""
+        scheduler = cast(DestinationScheduler, worker.engine.scheduler)
+        if dock.tried is not None:
+            free_blocks, running, waiting = dock.tried
+            has_less = scheduler.pool.free_blocks <= free_blocks and scheduler.num_running >= running
+            if has_less and scheduler.num_waiting >= waiting:
+                return  # nothing has become free since the first of them did not fit
+        granted: list[Handoff] = []
+        while dock.pending:
+            handoff = dock.pending[0]
+            assert handoff.target is not None
+            missing = scheduler.reserve(handoff.target)
+            if missing == NO_ROOM:
+                break
+            dock.pending.popleft()
+            handoff.missing_tokens = missing
+            handoff.is_reserved = True
+            handoff.reserved_ms = now_ms
+            granted.append(handoff)
+        dock.tried = None
+        if dock.pending:
+            dock.tried = (scheduler.pool.free_blocks, scheduler.num_running, scheduler.num_waiting)
+        scheduler.bars_fresh = bool(dock.pending)
+        for handoff in granted:
+            if handoff.is_held:
+                self._send(handoff, now_ms)
+            else:
+                self._prefill(handoff, now_ms)
+
+    def _send(self, handoff: Handoff, now_ms: float) -> None:
+        source, target = handoff.source_worker, handoff.target_worker
+        assert source is not None
+        assert target is not None
+        tokens = handoff.missing_tokens if self._sends_missing_only else handoff.routed.input_tokens
+        size_bytes = tokens * self._kv_bytes_per_token
+        handoff.shipment = self._fabric.ship(handoff, source.index, target.index, size_bytes, now_ms)
+        if handoff.shipment is None:
+            self.sent(handoff, now_ms)
+
+    def sent(self, handoff: Handoff, now_ms: float) -> None:
+        """The KV is at the destination."""
+        worker = handoff.target_worker
+        assert worker is not None
+        handoff.shipment = None
+        handoff.stage = Stage.SENT
+        if self._cluster.reach_boundary(worker, now_ms):
+            self._activate(handoff, now_ms)
+            self._cluster.wake(worker)
+        else:
+            self._dock(worker).activations.append(handoff)
+
+    def _activate(self, handoff: Handoff, now_ms: float) -> None:
+        worker, source, target = handoff.target_worker, handoff.source, handoff.target
+        assert worker is not None
+        assert source is not None
+        assert target is not None
+        handoff.stage = Stage.ACTIVE
+        handoff.activated_ms = now_ms
+        self._account(handoff, source, now_ms)
+        target.first_admit_ms = source.first_admit_ms
+        target.hit_tokens = source.hit_tokens
+        target.reused_tokens = source.reused_tokens
+        target.preemptions = source.preemptions
+        target.marker_ms = source.marker_ms
+        target.queued_ms = source.queued_ms
+        target.prefill_ms = source.prefill_ms
+        target.stalled_ms = source.stalled_ms
+        target.preempted_ms = source.preempted_ms
+        target.transfer_ms = source.transfer_ms
+        target.home = worker.index
+        self._cluster.live[target.number] = target
+        cast(DestinationScheduler, worker.engine.scheduler).activate(target)
+        self._leave_source(handoff, now_ms)
+
+    def _forget_target(self, handoff: Handoff, now_ms: float) -> None:
+        """The request will not come to its destination."""
+        worker, target = handoff.target_worker, handoff.target
+        if worker is None or target is None:
+            return
+        worker.num_requests -= 1
+        dock = self._dock(worker)
+        if handoff in dock.pending:
+            was_first = dock.pending[0] is handoff
+            dock.pending.remove(handoff)
+            if was_first:
+                dock.tried = None
+                cast(DestinationScheduler, worker.engine.scheduler).bars_fresh = bool(dock.pending)
+                if self._cluster.reach_boundary(worker, now_ms):
+                    self._grant(worker, dock, now_ms)
+                    self._cluster.wake(worker)
+            return
+        if handoff in dock.activations:
+            dock.activations.remove(handoff)
+        if handoff.shipment is not None:
+            self._fabric.cancel(handoff.shipment, now_ms)
+        if handoff.is_reserved:
+            if self._cluster.reach_boundary(worker, now_ms):
+                self._cancel(worker, target)
+                if dock.pending:
+                    self._grant(worker, dock, now_ms)
+                self._cluster.wake(worker)
+            else:
+                dock.cancellations.append(target)
+
+    def _cancel(self, worker: Worker, request: EngineRequest) -> None:
+        cast(DestinationScheduler, worker.engine.scheduler).cancel_reservation(request)
+
+    def _abandon(self, handoff: Handoff, now_ms: float) -> None:
+        """End a hand-off that is at no engine: its client has given up."""
+        source = handoff.source
+        assert source is not None
+        del self.live[source.number]
+        self._account(handoff, source, now_ms)
+        self._forget_target(handoff, now_ms)
+        worker = handoff.source_worker
+        if worker is not None:
+            self._leave_source(handoff, now_ms)
+        else:
+            worker = handoff.target_worker
+        assert worker is not None
+        self._write(handoff)
+        self._cluster.close_handoff(source, worker, now_ms)
+
+    # --- time
+
+    def _account(self, handoff: Handoff, source: EngineRequest, now_ms: float) -> None:
+        """The time since the prompt was computed went into the hand-off; before that, into the queue."""
+        if handoff.is_held:
+            source.note_transfer(now_ms)
+        else:
+            source.note_wait(now_ms)
+
+    def _write(self, handoff: Handoff) -> None:
+        columns = self._columns
+        number = handoff.routed.number
+        if handoff.source_worker is not None:
+            columns.prefill_worker[number] = handoff.source_worker.index
+        columns.source_held_ms[number] = handoff.held_ms
+        columns.reserved_ms[number] = handoff.reserved_ms
+        columns.activated_ms[number] = handoff.activated_ms
+        target = handoff.target
+        if target is not None and handoff.stage is Stage.ACTIVE:
+            columns.decode_admit_ms[number] = cast(HandedOver, target).decode_admit_ms
+            columns.missing_tokens[number] = handoff.missing_tokens
+
+    def _dock(self, worker: Worker) -> Dock:
+        dock = self._docks.get(worker.index)
+        if dock is None:
+            dock = self._docks[worker.index] = Dock()
+        return dock

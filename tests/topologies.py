@@ -1,0 +1,159 @@
+"""Random topologies over the small random deployments of the strategies, how to run them, and what must hold after."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, cast
+from unittest import mock
+
+from hypothesis import strategies as st
+
+from sglang_strategies import sglang_deployments
+from strategies import MAX_POLLS, Dice, Scenario, columns_of, scenarios
+from windtunnel import Result, Router, assembly, simulate
+from windtunnel.cluster.simulation import Simulation
+from windtunnel.engine.sglang import SglangScheduler
+from windtunnel.engine.vllm import VllmScheduler
+from windtunnel.errors import SimulationError
+from windtunnel.record.columns import Record, Status
+
+TIME_PARTS = ("queued_ms", "prefill_ms", "stalled_ms", "preempted_ms", "transfer_ms", "decode_ms")
+HANDOFF_STEPS = ("source_held_ms", "activated_ms", "decode_admit_ms")
+ENDED = (Status.COMPLETED, Status.CANCELLED, Status.REJECTED, Status.FAILED)
+
+
+@dataclass
+class Run:
+    """What a scenario came to.
+
+    Attributes:
+        error: the message of the `SimulationError` that ended it, else "".
+    """
+
+    record: Record
+    simulation: Simulation
+    error: str
+
+    @property
+    def complete(self) -> bool:
+        return not self.error and not self.record.interrupted
+
+
+def run(scenario: Scenario, *, fast_forward: bool = True, **objects: Router) -> Run:
+    """Simulate a scenario through the public entry point; a hang is a failure."""
+    simulations: list[Simulation] = []
+    polls = 0
+
+    def build(*arguments: Any, **fields: Any) -> Simulation:
+        simulations.append(Simulation(*arguments, **fields))
+        return simulations[-1]
+
+    def hangs() -> bool:
+        nonlocal polls
+        polls += 1
+        assert polls < MAX_POLLS, "the simulation goes on and on"
+        return False
+
+    message = ""
+    with mock.patch.object(assembly, "Simulation", build):
+        try:
+            result = simulate(
+                scenario.config(fast_forward=fast_forward),
+                workload=scenario.workload(),
+                timing=scenario.timing,
+                should_stop=hangs,
+                **objects,
+            )
+        except SimulationError as error:
+            result, message = cast(Result, error.partial), str(error)
+    return Run(result.record, simulations[0], message)
+
+
+def differences(found: Run, expected: Run) -> list[str]:
+    """What two runs do not agree on, to the last bit."""
+    ours, theirs = everything(found.record), everything(expected.record)
+    assert ours.keys() == theirs.keys()
+    result = [f"{name}: {ours[name]}, expected {theirs[name]}" for name in theirs if ours[name] != theirs[name]]
+    if found.error != expected.error:
+        result.append(f"error: {found.error!r}, expected {expected.error!r}")
+    return result
+
+
+def everything(record: Record) -> dict[str, object]:
+    """Everything a record says."""
+    found = columns_of(record)
+    if record.handoffs is not None:
+        for name, column in vars(record.handoffs).items():
+            found[f"handoffs.{name}"] = [value.hex() if isinstance(value, float) else value for value in column]
+    found["prefill_worker_ms"] = record.prefill_worker_ms.hex()
+    return found
+
+
+def check(scenario: Scenario, outcome: Run) -> None:
+    """One terminal state each, times that add up and are in order, tokens that were asked for, and nothing held."""
+    record = outcome.record
+    columns = record.requests
+    for number, send in enumerate(scenario.sends):
+        status = Status(columns.status[number])
+        arrival_ms, terminal_ms = columns.arrival_ms[number], columns.terminal_ms[number]
+        if status in (Status.COMPLETED, Status.CANCELLED, Status.FAILED) and arrival_ms == arrival_ms:
+            parts = sum(getattr(columns, part)[number] for part in TIME_PARTS)
+            assert abs(parts - (terminal_ms - arrival_ms)) <= 1e-9 * max(1.0, terminal_ms), status.label
+            assert all(getattr(columns, part)[number] >= -1e-9 for part in TIME_PARTS)
+        steps = [arrival_ms, columns.first_admit_ms[number]]
+        if record.handoffs is not None:
+            steps += [getattr(record.handoffs, name)[number] for name in HANDOFF_STEPS]
+        steps += [columns.first_token_ms[number], columns.last_token_ms[number], terminal_ms]
+        happened = [time_ms for time_ms in steps if time_ms == time_ms]
+        assert happened == sorted(happened)
+        assert columns.output_tokens[number] <= send.output_tokens
+        assert 0 <= columns.hit_tokens[number] <= columns.reused_tokens[number] <= send.prompt_tokens
+        if outcome.complete:
+            assert status is not Status.UNFINISHED
+            assert status is not Status.NOT_ARRIVED or scenario.cancel_after_ms is not None
+    for passes in record.passes:
+        ends = list(passes.end_ms)
+        assert ends == sorted(ends)
+    if outcome.complete:
+        assert not outcome.simulation.live
+        for worker in outcome.simulation.workers:
+            assert worker.num_requests == 0
+            check_empty(worker.engine.scheduler)
+
+
+def check_empty(scheduler: object) -> None:
+    """An engine that all requests have left holds nothing."""
+    assert isinstance(scheduler, VllmScheduler | SglangScheduler)
+    assert scheduler.pool.free_blocks == scheduler.pool.num_blocks
+    assert not scheduler.waiting
+    assert not getattr(scheduler, "held", {})
+    assert not getattr(scheduler, "built", ())
+    if isinstance(scheduler, VllmScheduler):
+        assert not scheduler.running
+        assert not scheduler.decodes.by_output
+    else:
+        assert not scheduler.ledger.live
+        assert scheduler.ledger.free_rows == scheduler.max_running_requests
+        assert scheduler.pool.protected_tokens == 0
+
+
+@st.composite
+def split_scenarios(draw: st.DrawFn, sglang: bool = False) -> Scenario:
+    """Scenarios whose requests prefill and decode on different workers."""
+    scenario = draw(sglang_deployments() if sglang else scenarios())
+    dice = Dice(draw(st.binary(min_size=8, max_size=8)))
+    transfer: dict[str, object] = {"latency_ms": dice.pick(0.0, 0.0, 2.0, 7.5)}
+    if dice.pick(True, False):
+        transfer |= {
+            "bandwidth_gb_per_s": dice.pick(1.0, 0.25, 100.0),
+            "kv_bytes_per_token": dice.pick(1_000, 100_000, 1_000_000),
+            "bytes": dice.pick("full_prompt", "destination_missing"),
+            "shared": dice.pick(True, True, False),
+            "fabric_bandwidth_gb_per_s": dice.pick(None, None, 0.5),
+        }
+    cluster = {
+        "prefill_workers": dice.number(1, 3),
+        "decode_workers": dice.number(1, 3),
+        "transfer": transfer,
+    }
+    return replace(scenario, topology={"cluster": cluster})
