@@ -38,7 +38,7 @@ def _in_an_empty_directory(tmp_path, monkeypatch):
         ),
         (
             ["run", "t.jsonl", "--isl", "3"],
-            "give either TRACE or --isl, not both: a load is read from traces or synthetic",
+            "give either TRACE or --isl, not both: a load is read from traces, synthetic, or mixed of classes",
         ),
         (["run", "--isl", "3"], "--osl and --requests are missing: --isl needs them"),
         (

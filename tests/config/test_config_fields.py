@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
+from windtunnel.config.arrival import ArrivalConfig
 from windtunnel.config.fields import FIELDS, FIELDS_WITH, ConfigField, closest_field, found_in_words, parse_value
 from windtunnel.config.file import ConfigFile
 from windtunnel.config.load import Assignment, load_config, parse_set
 from windtunnel.config.schema import POOL_ENGINES, Config, Section, WorkloadConfig
 from windtunnel.errors import InputError
 
-VALUES = [field for field in FIELDS.values() if not field.is_section]
+
+def is_parameter(field: ConfigField) -> bool:
+    """Whether it has an effect on some kinds of its section only, or in a class: test_load_config has those."""
+    section = FIELDS.get(field.path.rpartition(".")[0])
+    return ".classes." in field.path or (section is not None and (section.is_union or ".arrival" in section.path))
+
+
+VALUES = [field for field in FIELDS.values() if not field.is_section and not is_parameter(field)]
 SECTIONS = [field for field in FIELDS.values() if field.is_section]
 
 # What has to stand beside a field before the schema lets it have an effect.
@@ -21,6 +31,11 @@ BESIDE: dict[str, list[str]] = {
     "workload.synthetic.turn_delay_ms": ["workload.synthetic.turns=2"],
     "workload.synthetic.prefix_ratio": ["workload.synthetic.prefix_groups=1"],
     "workload.synthetic.prefix_groups": ["workload.synthetic.prefix_ratio=0.5"],
+    "workload.synthetic.prefix_tokens": ["workload.synthetic.prefix_groups=1"],
+    "workload.synthetic.prefix_zipf": ["workload.synthetic.prefix_groups=7", "workload.synthetic.prefix_ratio=0.5"],
+    "workload.synthetic.accumulate": ["workload.synthetic.turns=2"],
+    "workload.synthetic.lengths": ["workload.synthetic.isl=null", "workload.synthetic.osl=null"],
+    "workload.concurrency_by": ["workload.concurrency=1"],
     "engine.long_prefill_token_threshold_adaptive": ["engine.long_prefill_token_threshold=1"],
     "cluster.router.tie_break": ["cluster.router.kind=least-loaded"],
     "cluster.prefill_workers": ["cluster.decode_workers=7"],
@@ -85,6 +100,8 @@ def some_value(field: ConfigField) -> tuple[str, object]:
         return ("false", False) if last is False else (last, last)
     if field.path.endswith(".kind"):
         return "mine:thing", "mine:thing"
+    if field.path == "workload.arrival":
+        return "gamma:rate=2,burstiness=0.5", ArrivalConfig(kind="gamma", rate=2.0, burstiness=0.5)
     if field.is_list:
         return "a.jsonl", ["a.jsonl"]
     if field.is_text:
@@ -122,6 +139,7 @@ def test_a_field_is_set_by_its_path(field):
         for field in VALUES
         if not (field.is_text or field.is_list)
         for text in ("nonsense", "-1", "[1]", "{a: 1}", *([] if field.nullable else [""]))
+        if not (field.has_fields and text == "{a: 1}")
         if not (text == "-1" and field.path in MINUS_ONE)
     ],
 )
@@ -140,7 +158,12 @@ def test_a_field_takes_null_only_if_it_says_so(field):
         sets = sets[:1]
     if field.path == "workload.synthetic.rate":
         sets.append(parse_set("workload.concurrency=1"))
-    if field.nullable:
+    if field.path == "workload.synthetic.prefix_tokens":
+        sets = sets[:1]
+    if field.path in [f"workload.synthetic.{name}" for name in ("isl", "osl", "requests", "lengths")]:
+        with pytest.raises(InputError, match=r"^--set .* (is|are) missing"):
+            load_config(base_file(field.path), sets)
+    elif field.nullable:
         assert value_at(load_config(base_file(field.path), sets).config, field.path) is None
     elif field.path.endswith(".kind") or not (field.is_text or field.is_list):
         with pytest.raises(InputError, match=f"^--set {field.path}: found "):
@@ -167,12 +190,20 @@ def test_every_field_of_the_schema_is_known_and_described():
         found = []
         for name, info in section.model_fields.items():
             found.append(prefix + name)
-            for kind in within(info.annotation):
+            nested, below = [info.annotation], f"{prefix}{name}."
+            if getattr(info.annotation, "__origin__", None) is dict:
+                found.append(f"{below}*")
+                nested, below = [info.annotation.__args__[1]], f"{below}*."
+            for kind in nested:  # grows while it is read
                 if isinstance(kind, type) and issubclass(kind, Section):
-                    found += paths(kind, f"{prefix}{name}.")
+                    found += paths(kind, below)
+                else:
+                    nested += [part for part in (getattr(kind, "__origin__", None), *get_args(kind)) if part]
         return found
 
     assert list(FIELDS) == list(dict.fromkeys(paths(Config, "")))
+    assert ".isl.max" in " ".join(FIELDS)
+    assert "workload.classes.*.slo.ttft_ms" in FIELDS
     assert [field.path for field in VALUES if not field.description] == []
 
 

@@ -169,8 +169,16 @@ def test_a_flag_with_a_wrong_value(load, flags, expected):
 @pytest.mark.parametrize(
     ("traces", "flags", "expected"),
     [
-        (["a"], {"isl": "3"}, "give either TRACE or --isl, not both: a load is read from traces or synthetic"),
-        (["a"], {"rate": "3"}, "give either TRACE or --rate, not both: a load is read from traces or synthetic"),
+        (
+            ["a"],
+            {"isl": "3"},
+            "give either TRACE or --isl, not both: a load is read from traces, synthetic, or mixed of classes",
+        ),
+        (
+            ["a"],
+            {"rate": "3"},
+            "give either TRACE or --rate, not both: a load is read from traces, synthetic, or mixed of classes",
+        ),
         (
             ["a"],
             {"speedup": "2", "concurrency": "4"},
@@ -188,7 +196,7 @@ def test_flags_that_do_not_go_together(load, traces, flags, expected):
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        ({}, "a synthetic load needs exactly one of --rate, --interval-ms and --concurrency"),
+        ({}, "a synthetic load needs exactly one of --rate, --interval-ms, --set workload.arrival and --concurrency"),
         ({"rate": "1", "interval_ms": "1"}, "give either --rate or --interval-ms, not both"),
         ({"rate": "1", "concurrency": "1"}, "give either --rate or --concurrency, not both"),
         ({"interval_ms": "0", "concurrency": "1"}, "give either --interval-ms or --concurrency, not both"),
@@ -287,7 +295,8 @@ def test_an_unknown_choice_names_the_closest(load):
         ),
         (
             "workload:\n  path: t\n  synthetic: {isl: 1}\n",
-            "c.yaml:1: workload: give either path or synthetic, not both: a load is read from traces or synthetic",
+            "c.yaml:1: workload: give either path or synthetic, not both: a load is read from traces, synthetic, or "
+            "mixed of classes",
         ),
         (
             RATE_FILE + "    interval_ms: 1\n",
@@ -295,8 +304,8 @@ def test_an_unknown_choice_names_the_closest(load):
         ),
         (
             RATE_FILE.replace("    rate: 2\n", ""),
-            "c.yaml:1: workload: a synthetic load needs exactly one of synthetic.rate, synthetic.interval_ms and "
-            "concurrency",
+            "c.yaml:1: workload: a synthetic load needs exactly one of synthetic.rate, synthetic.interval_ms, "
+            "arrival and concurrency",
         ),
     ],
 )

@@ -117,7 +117,7 @@ def test_the_arrival_process_does_not_move_the_group_draws():
 def test_exactly_one_way_of_sending_is_needed(concurrency: int | None, fields: dict[str, float]):
     with pytest.raises(InputError) as caught:
         generate(concurrency=concurrency, **fields)
-    assert str(caught.value) == "workload.synthetic: give exactly one of rate, interval_ms and concurrency"
+    assert str(caught.value) == "workload.synthetic: give exactly one of rate, interval_ms, arrival and concurrency"
 
 
 def test_times_beyond_what_milliseconds_can_tell_apart_are_refused():

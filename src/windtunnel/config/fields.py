@@ -22,7 +22,9 @@ class ConfigField:
 
     Attributes:
         path: where it is, as in "engine.block_size".
-        is_section: whether it holds fields of its own.
+        is_section: whether it is nothing but a section of fields of its own.
+        has_fields: whether it can be such a section.
+        is_union: whether it can be such a section or a single value.
         expected: what it accepts besides null, in words that follow "expected".
         choices: the values it accepts, if it is one of a few.
         is_text: whether it accepts any text.
@@ -39,9 +41,11 @@ class ConfigField:
         "description",
         "engine",
         "expected",
+        "has_fields",
         "is_list",
         "is_section",
         "is_text",
+        "is_union",
         "nullable",
         "path",
     )
@@ -49,10 +53,13 @@ class ConfigField:
     def __init__(self, path: str, definition: dict[str, Any], options: list[dict[str, Any]]) -> None:
         self.path = path
         values = [option for option in options if option.get("type") != "null"]
-        self.is_section = any("properties" in option for option in values)
+        sections = ["properties" in option or "additionalProperties" in option for option in values]
+        self.has_fields = any(sections)
+        self.is_union = self.has_fields and not all(sections)
+        self.is_section = all(sections) and not any("example" in option for option in values) and bool(values)
         self.nullable = len(values) < len(options)
         self.choices = [choice for option in values for choice in _choices(option)]
-        self.is_list = any(option.get("type") == "array" for option in values)
+        self.is_list = any(option.get("type") == "array" and option["items"] == {"type": "string"} for option in values)
         self.is_text = not self.choices and any(option.get("type") == "string" for option in values)
         self.engine = ""
         self.description: str = definition.get("description", "")
@@ -85,7 +92,9 @@ def _in_words(definition: dict[str, Any]) -> str:
     choices = _choices(definition)
     if choices:
         return " or ".join(found_in_words(choice) for choice in choices)
-    if "properties" in definition:
+    if "example" in definition:
+        return f"a mapping of fields such as {definition['example']}"
+    if "properties" in definition or "additionalProperties" in definition:
         return "a mapping of fields"
     match definition.get("type"):
         case "integer":
@@ -95,7 +104,7 @@ def _in_words(definition: dict[str, Any]) -> str:
         case "boolean":
             return "true or false"
         case "array":
-            return "text or a list of texts"
+            return "a list of numbers" if definition["items"].get("type") == "number" else "text or a list of texts"
         case _:
             return "text"
 
@@ -119,13 +128,22 @@ def _collect(
 ) -> None:
     for name, definition in properties.items():
         path = prefix + name
-        options = [
-            definitions[option["$ref"].rsplit("/", 1)[-1]] if "$ref" in option else option
-            for option in definition.get("anyOf", [definition])
-        ]
+        options = _options(definition, definitions)
         into[path] = ConfigField(path, definition, options)
         for option in options:
             _collect(f"{path}.", option.get("properties", {}), definitions, into)
+            if isinstance(option.get("additionalProperties"), dict):
+                _collect(f"{path}.", {ANY_NAME: option["additionalProperties"]}, definitions, into)
+
+
+def _options(definition: dict[str, Any], definitions: dict[str, Any]) -> list[dict[str, Any]]:
+    """The things that a value may be."""
+    if "$ref" in definition:
+        return [definitions[definition["$ref"].rsplit("/", 1)[-1]]]
+    for union in ("anyOf", "oneOf"):
+        if union in definition:
+            return [option for part in definition[union] for option in _options(part, definitions)]
+    return [definition]
 
 
 def _fields_of(kind: str) -> dict[str, ConfigField]:
@@ -162,19 +180,36 @@ def _all_fields() -> dict[str, ConfigField]:
     return {path: fields[path] for path in sorted(fields, key=lambda path: sections.index(path.partition(".")[0]))}
 
 
+ANY_NAME = "*"  # in the path of a field: a name that users choose
 ENGINES = ("vllm", "sglang")
 ENGINE_SECTIONS = ("engine", *POOL_ENGINES)
 FIELDS_WITH = {kind: _fields_of(kind) for kind in ENGINES}  # by the engine of a configuration
 FIELDS = _all_fields()  # of any
 
 
+def known_path(path: str) -> str:
+    """The path under which `FIELDS` knows a field: that of a class of clients without the name of the class."""
+    parts = path.split(".")
+    if parts[:2] == ["workload", "classes"] and len(parts) > 2:
+        parts[2] = ANY_NAME
+    return ".".join(parts)
+
+
 def closest_field(path: str) -> str:
     """A hint for an error about an unknown path: the valid one it is most like, or the fields of its section."""
+    known = known_path(path)
+    if known != path:
+        return _closest_field(known).replace(ANY_NAME, path.split(".")[2])
+    return _closest_field(path)
+
+
+def _closest_field(path: str) -> str:
     section, _, name = path.rpartition(".")
     siblings = [p for p in FIELDS if p.rpartition(".")[0] == section]
-    same_name = [p for p in FIELDS if p.rpartition(".")[2] == name]
+    is_class = path.startswith(f"workload.classes.{ANY_NAME}")
+    same_name = [p for p in FIELDS if p.rpartition(".")[2] == name and (is_class or ANY_NAME not in p)]
     in_section = get_close_matches(path, siblings, n=1, cutoff=0.8)
-    by_name = {p.rpartition(".")[2]: p for p in reversed(FIELDS)}  # of several, the first
+    by_name = {p.rpartition(".")[2]: p for p in reversed(FIELDS) if ANY_NAME not in p}  # of several, the first
     elsewhere = [by_name[match] for match in get_close_matches(name, by_name, n=1, cutoff=0.7)]
     for match in (same_name, in_section, elsewhere, get_close_matches(path, FIELDS, n=1, cutoff=0.7)):
         if match:
@@ -186,7 +221,7 @@ def closest_field(path: str) -> str:
 
 def parse_value(path: str, text: str) -> object:
     """The value that `text` on a command line gives to the field `path`: YAML, except that text needs no quotes."""
-    field = FIELDS[path]
+    field = FIELDS[known_path(path)]
     try:
         value: object = yaml.load(text, ConfigLoader)  # a safe loader
     except (yaml.YAMLError, *BAD_SCALAR):

@@ -15,20 +15,29 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from windtunnel.config.fields import FIELDS, closest_field, parse_value
+from windtunnel.config.fields import FIELDS, closest_field, known_path, parse_value
 from windtunnel.config.file import ConfigDumper, ConfigFile, read_config_file
+from windtunnel.config.kinds import parse_short_form
 from windtunnel.config.origins import Origins
 from windtunnel.config.schema import SAMPLE_TRACE, TRACE_ONLY, Config
 from windtunnel.config.section import Section
 from windtunnel.errors import InputError
 
 # What a field given on the command line, or any field below it, removes from the file: the two say the same thing.
+_CONTROLLERS = ("workload.synthetic.rate", "workload.synthetic.interval_ms", "workload.arrival", "workload.concurrency")
 REPLACES: dict[str, tuple[str, ...]] = {
-    "workload.path": ("workload.synthetic",),
-    "workload.synthetic": tuple(f"workload.{name}" for name in TRACE_ONLY),
-    "workload.synthetic.rate": ("workload.synthetic.interval_ms", "workload.concurrency"),
-    "workload.synthetic.interval_ms": ("workload.synthetic.rate", "workload.concurrency"),
-    "workload.concurrency": ("workload.synthetic.rate", "workload.synthetic.interval_ms", "workload.speedup"),
+    "workload.path": ("workload.synthetic", "workload.classes"),
+    "workload.synthetic": ("workload.classes", *(f"workload.{name}" for name in TRACE_ONLY)),
+    "workload.classes": ("workload.synthetic", *(f"workload.{name}" for name in TRACE_ONLY)),
+    "workload.synthetic.rate": _CONTROLLERS[1:],
+    "workload.synthetic.interval_ms": ("workload.synthetic.rate", *_CONTROLLERS[2:], "workload.synthetic.burstiness"),
+    "workload.arrival": (*_CONTROLLERS[:2], "workload.synthetic.burstiness", "workload.concurrency"),
+    "workload.concurrency": (*_CONTROLLERS[:3], "workload.synthetic.burstiness", "workload.speedup"),
+    "workload.synthetic.requests": ("workload.synthetic.duration_s",),
+    "workload.synthetic.duration_s": ("workload.synthetic.requests",),
+    "workload.synthetic.isl": ("workload.synthetic.lengths",),
+    "workload.synthetic.osl": ("workload.synthetic.lengths",),
+    "workload.synthetic.lengths": ("workload.synthetic.isl", "workload.synthetic.osl"),
     "workload.speedup": ("workload.concurrency",),
     "cluster.workers": ("cluster.prefill_workers", "cluster.decode_workers", "cluster.transfer"),
     "cluster.prefill_workers": ("cluster.workers", "cluster.dp_size"),
@@ -65,10 +74,11 @@ def parse_set(text: str) -> Assignment:
     if not equals:
         raise InputError(f"found '{text}', expected FIELD=VALUE such as engine.block_size=16", source="--set")
     label = f"--set {path}"
-    if path not in FIELDS:
+    known = known_path(path)
+    if known not in FIELDS:
         raise InputError(f"unknown field: {closest_field(path)}", source=label)
-    if FIELDS[path].is_section:
-        first = next(p for p in FIELDS if p.startswith(f"{path}."))
+    if FIELDS[known].is_section:
+        first = path + next(p for p in FIELDS if p.startswith(f"{known}.")).removeprefix(known)
         raise InputError(f"is a section, expected one of its fields, such as {first}", source=label)
     return Assignment(path, parse_value(path, value.strip()), label, f"--set {text}")
 
@@ -121,6 +131,7 @@ def load_config(
         and isinstance(workload, dict)
         and not workload.get("path")
         and workload.get("synthetic") is None
+        and not workload.get("classes")
     )
     if is_sample:
         _assign(data, "workload.path", [SAMPLE_TRACE])
@@ -162,19 +173,32 @@ def _by_path(assignments: Sequence[Assignment]) -> dict[str, Assignment]:
         earlier = given.setdefault(assignment.path, assignment)
         if earlier is not assignment and earlier.value != assignment.value:
             raise InputError(f"{earlier.text} and {assignment.text} contradict each other")
+    for path, assignment in given.items():
+        owner = path.rpartition(".")[0]
+        if owner in given:
+            raise InputError(f"{given[owner].text} and {assignment.text} contradict each other")
     return given
 
 
 def _assign(data: dict[str, Any], path: str, value: object) -> None:
     *sections, name = path.split(".")
+    path_so_far = ""
     for section in sections:
         inner = data.get(section)
-        if inner is None:
+        path_so_far = f"{path_so_far}.{section}" if path_so_far else section
+        if isinstance(inner, str):
+            inner = data[section] = parse_short_form(inner) or inner
+        if inner is None or (isinstance(inner, int | float) and _can_be_section(path_so_far)):
             inner = data[section] = {}
         if not isinstance(inner, dict):
             return  # the schema reports what stands there instead of a section
         data = inner
     data[name] = value
+
+
+def _can_be_section(path: str) -> bool:
+    field = FIELDS.get(known_path(path))
+    return field is not None and field.is_union
 
 
 def _make_way(data: dict[str, Any], path: str) -> None:

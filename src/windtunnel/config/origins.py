@@ -12,6 +12,7 @@ from difflib import get_close_matches
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from windtunnel.config.distribution import TAGS
 from windtunnel.config.fields import (
     ENGINE_SECTIONS,
     ENGINES,
@@ -20,9 +21,10 @@ from windtunnel.config.fields import (
     ConfigField,
     closest_field,
     found_in_words,
+    known_path,
 )
 from windtunnel.config.file import ConfigFile
-from windtunnel.config.section import RuleError
+from windtunnel.config.section import MissingError, RuleError
 from windtunnel.errors import InputError
 
 
@@ -78,6 +80,10 @@ class Origins:
             if detail["type"] == "missing":
                 section, _, name = path.rpartition(".")
                 missing.setdefault(section, []).append(name)
+            elif isinstance(rule := detail.get("ctx", {}).get("error"), MissingError):
+                for name in rule.names:
+                    section, _, name = f"{path}.{name}".rpartition(".")
+                    missing.setdefault(section, []).append(name)
             elif isinstance(rule := detail.get("ctx", {}).get("error"), RuleError):
                 errors.append(self._rule_error(path, rule))
             else:
@@ -123,7 +129,8 @@ class Origins:
         found = found_in_words(value)
         if detail["type"] == "value_error":
             return f"found {found}, {detail['ctx']['error']}"
-        field = fields[path if path in fields else path.rpartition(".")[0]]  # an item of a list is of the list's kind
+        known = known_path(path)
+        field = fields[known if known in fields else known.rpartition(".")[0]]  # an item of a list is of its kind
         expected = field.expected
         if detail["type"] == "less_than_equal":
             expected += f" and at most {detail['ctx']['le']}"
@@ -138,7 +145,12 @@ class Origins:
 
 def _place(detail: ErrorDetails) -> tuple[str, Mapping[str, ConfigField]]:
     """The path that an error is about, and the fields of a configuration with the engine that it is about."""
-    parts = [str(part) for part in detail["loc"]] or [""]  # none for a rule about the whole configuration
+    parts: list[str] = []
+    for part in detail["loc"]:
+        above = FIELDS.get(known_path(".".join(parts)))
+        if not (part == "[key]" or (part in TAGS and above is not None and above.is_union)):
+            parts.append(str(part))
+    parts = parts or [""]  # none for a rule about the whole configuration
     if detail["type"] == "union_tag_invalid":
         return f"{parts[0]}.kind", FIELDS
     if parts[0] in ENGINE_SECTIONS and len(parts) > 1 and parts[1] in ENGINES:

@@ -10,8 +10,10 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
+from windtunnel.config.arrival import ArrivalConfig as ArrivalConfig
 from windtunnel.config.section import (
     Flag,
+    MissingError,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
@@ -23,6 +25,10 @@ from windtunnel.config.section import (
 from windtunnel.config.section import Section as Section
 from windtunnel.config.sglang import SglangConfig as SglangConfig
 from windtunnel.config.sizing import size_engine
+from windtunnel.config.slo_limits import SloConfig as SloConfig
+from windtunnel.config.synthetic import ClassConfig as ClassConfig
+from windtunnel.config.synthetic import ClassName as ClassName
+from windtunnel.config.synthetic import SyntheticConfig as SyntheticConfig
 from windtunnel.config.timing import TIMING_MODELS as TIMING_MODELS
 from windtunnel.config.timing import TimingConfig as TimingConfig
 from windtunnel.config.topology import TransferConfig as TransferConfig
@@ -33,49 +39,6 @@ SAMPLE_TRACE = "sample:mooncake-conversation"
 
 # Names that a config file may use besides `module:attribute` of an object written in Python.
 ROUTERS = ("round-robin", "random", "least-loaded")
-
-
-MAX_SYNTHETIC_REQUESTS = 100_000_000
-
-
-class SyntheticConfig(Section):
-    """A generated load: `requests` sessions of `turns` turns each, all of one prompt and output length.
-
-    Exactly one of `rate`, `interval_ms` and `workload.concurrency` says when they are sent.
-    """
-
-    isl: PositiveInt = Field(description="prompt tokens of each request")
-    osl: PositiveInt = Field(description="output tokens of each request")
-    requests: PositiveInt = Field(description="number of sessions; with one turn each, of requests")
-    rate: PositiveFloat | None = Field(default=None, description="mean arrivals per second, Poisson")
-    interval_ms: NonNegativeFloat | None = Field(
-        default=None, description="constant time between arrivals; 0 sends all at once"
-    )
-    turns: PositiveInt = Field(default=1, description="turns of each session; every turn has `isl` prompt tokens")
-    turn_delay_ms: NonNegativeFloat = Field(default=0.0, description="from the end of a turn to the next one")
-    prefix_ratio: Annotated[float, Field(ge=0, le=1, strict=True)] = Field(
-        default=0.0, description="share of a prompt's blocks that all sessions of a group have in common"
-    )
-    prefix_groups: NonNegativeInt = Field(
-        default=0, description="number of such groups; sessions draw theirs uniformly"
-    )
-
-    @model_validator(mode="after")
-    def _consistent(self) -> SyntheticConfig:
-        if self.rate is not None and self.interval_ms is not None:
-            raise RuleError("give either {rate} or {interval_ms}, not both")
-        if self.requests * self.turns > MAX_SYNTHETIC_REQUESTS:
-            raise RuleError(
-                f"{{requests}} times {{turns}} is more than the {MAX_SYNTHETIC_REQUESTS:,} requests that fit in memory"
-            )
-        if self.turn_delay_ms and self.turns == 1:
-            raise RuleError("{turn_delay_ms} has no effect unless {turns} is at least 2")
-        if (self.prefix_ratio > 0) != (self.prefix_groups > 0):
-            raise RuleError(
-                "{prefix_ratio} and {prefix_groups} have an effect only together: give both above 0, or neither"
-            )
-        return self
-
 
 # Fields of a workload that say something about trace files, and nothing about a synthetic load.
 TRACE_ONLY = (
@@ -145,34 +108,85 @@ class WorkloadConfig(Section):
         default=None, description="clients give up on a request that has not completed this long after its arrival"
     )
     synthetic: SyntheticConfig | None = Field(default=None, description="a generated load instead of trace files")
+    arrival: ArrivalConfig | None = Field(
+        default=None, description="when sessions begin, of a synthetic load or in the place of a trace's own arrivals"
+    )
+    concurrency_by: Literal["session", "request"] = Field(
+        default="session",
+        description="what concurrency counts: sessions, which keep their place while they think, or requests in flight",
+    )
+    classes: dict[ClassName, ClassConfig] = Field(
+        default_factory=dict, description="a mixed load: classes of clients by name, each a generated load"
+    )
 
     @model_validator(mode="before")
     @classmethod
     def _one_source(cls, data: object) -> object:
-        # Before the fields are read: a synthetic section that stands beside a trace need not be complete.
-        if isinstance(data, dict) and data.get("path") and data.get("synthetic") is not None:
-            raise RuleError("give either {path} or {synthetic}, not both: a load is read from traces or synthetic")
+        # Before the fields are read: a section that stands beside another source need not be complete.
+        if isinstance(data, dict):
+            given = [name for name in ("path", "synthetic", "classes") if data.get(name)]
+            if len(given) > 1:
+                raise RuleError(
+                    f"give either {{{given[0]}}} or {{{given[1]}}}, not both: a load is read from traces, synthetic, "
+                    "or mixed of classes"
+                )
         return data
 
     @model_validator(mode="after")
     def _consistent(self) -> WorkloadConfig:
-        if self.concurrency is not None and self.speedup != 1.0:
-            raise RuleError("{speedup} has no effect with {concurrency}: a closed loop ignores arrival times")
-        if self.concurrency is not None and self.spread:
-            raise RuleError("{spread} has no effect with {concurrency}: a closed loop ignores arrival times")
-        if self.synthetic is not None:
+        if self.concurrency is not None:
+            if self.speedup != 1.0:
+                raise RuleError("{speedup} has no effect with {concurrency}: a closed loop ignores arrival times")
+            if self.spread:
+                raise RuleError("{spread} has no effect with {concurrency}: a closed loop ignores arrival times")
+            if self.arrival is not None:
+                raise RuleError("give either {arrival} or {concurrency}, not both")
+        elif self.concurrency_by != "session":
+            raise RuleError("{concurrency_by} has no effect without {concurrency}")
+        if self.spread and self.arrival is not None:
+            raise RuleError("{spread} has no effect with {arrival}, which replaces the arrivals of the trace")
+        if self.synthetic is not None or self.classes:
+            source = "synthetic" if self.synthetic is not None else "classes"
             for name in TRACE_ONLY[1:]:
                 if getattr(self, name) != type(self).model_fields[name].default:
-                    raise RuleError(f"{{{name}}} applies to trace files only, but {{synthetic}} is given")
-            given = "rate" if self.synthetic.rate is not None else "interval_ms"
-            is_open = self.synthetic.rate is not None or self.synthetic.interval_ms is not None
-            if is_open and self.concurrency is not None:
-                raise RuleError(f"give either {{synthetic.{given}}} or {{concurrency}}, not both")
-            if not is_open and self.concurrency is None:
-                raise RuleError(
-                    "a synthetic load needs exactly one of {synthetic.rate}, {synthetic.interval_ms} and {concurrency}"
-                )
+                    raise RuleError(f"{{{name}}} applies to trace files only, but {{{source}}} is given")
+        if self.synthetic is not None:
+            self._check_synthetic(self.synthetic)
+        elif self.classes:
+            self._check_classes()
+        elif self.arrival is not None and self.arrival.kind == "recorded" and self.arrival.path in self.path:
+            raise RuleError("{arrival.path} has no effect: it is the trace itself")
         return self
+
+    def _check_synthetic(self, load: SyntheticConfig) -> None:
+        recorded = self.arrival is not None and self.arrival.kind == "recorded"
+        if load.requests is None and load.duration_s is None and not recorded:
+            raise MissingError(["synthetic.requests"])
+        given = [f"synthetic.{name}" for name in ("rate", "interval_ms") if getattr(load, name) is not None]
+        given += [name for name in ("arrival", "concurrency") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise RuleError(f"give either {{{given[0]}}} or {{{given[1]}}}, not both")
+        if not given:
+            raise RuleError(
+                "a synthetic load needs exactly one of {synthetic.rate}, {synthetic.interval_ms}, {arrival} and "
+                "{concurrency}"
+            )
+        if self.concurrency is not None and load.duration_s is not None:
+            raise RuleError("{synthetic.duration_s} has no meaning with {concurrency}: sessions begin when others end")
+        if self.concurrency_by == "request" and load.turns == 1:
+            raise RuleError("{concurrency_by} has no effect unless {synthetic.turns} is at least 2")
+        if self.arrival is not None and load.requests is None:
+            if self.arrival.fit_rate:
+                raise RuleError("{arrival.fit_rate} needs a number of {synthetic.requests}")
+            if self.arrival.interval_ms == 0:
+                raise RuleError("{synthetic.duration_s} has no end with an {arrival.interval_ms} of 0")
+
+    def _check_classes(self) -> None:
+        for name in ("arrival", "concurrency"):
+            if getattr(self, name) is not None:
+                raise RuleError(f"{{{name}}} has no effect on {{classes}}: each class has its own")
+        if self.speedup != 1.0 and any(load.concurrency is not None for load in self.classes.values()):
+            raise RuleError("{speedup} has no meaning for {classes} with a closed loop among them")
 
 
 class RouterConfig(Section):
@@ -240,16 +254,6 @@ def _engine_kind(section: object) -> object:
 EngineConfig = Annotated[
     Annotated[VllmConfig, Tag("vllm")] | Annotated[SglangConfig, Tag("sglang")], Discriminator(_engine_kind)
 ]
-
-
-class SloConfig(Section):
-    """Limits that make a completed request a good one; each that is given must hold (<=)."""
-
-    ttft_ms: NonNegativeFloat | None = Field(default=None, description="time to the first token")
-    itl_ms: NonNegativeFloat | None = Field(
-        default=None, description="mean gap of a request: (E2E - TTFT) / (tokens - 1)"
-    )
-    e2e_ms: NonNegativeFloat | None = Field(default=None, description="time to the last token")
 
 
 class OutputConfig(Section):
@@ -339,4 +343,7 @@ class Config(Section):
                     self.__dict__[name] = size_engine(own, self.timing, self.cluster.dp_size)
         except InputError as error:  # the parts of the deployment do not go together
             raise RuleError(f"{{timing.{error.field}}}: {error.message}") from None
+        classes = self.workload.classes.values()
+        if classes and not self.slo.is_empty and all(load.slo is not None for load in classes):
+            raise RuleError("{slo} has no effect: every one of {workload.classes} has its own")
         return self

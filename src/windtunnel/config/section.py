@@ -35,6 +35,18 @@ class RuleError(ValueError):
         return re.sub(r"\{([\w.]+)\}", lambda match: name(match[1]), self.text)
 
 
+class MissingError(RuleError):
+    """Fields that have to be given.
+
+    Attributes:
+        names: the fields, relative to the section that needs them.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__(f"needs {' and '.join(f'{{{name}}}' for name in names)}")
+        self.names = list(names)
+
+
 def named(names: Sequence[str]) -> AfterValidator:
     """Accepts one of the names, or anything of the form `module:attribute`."""
 

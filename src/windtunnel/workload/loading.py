@@ -7,6 +7,19 @@ every request that the loaded rows made was kept or dropped. It decides nothing;
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class ObservedLengths(NamedTuple):
+    """What became of the rows of a file that lengths are drawn from.
+
+    Attributes:
+        rows: rows of the file.
+        used_rows: rows whose lengths are all at least 1.
+    """
+
+    rows: int
+    used_rows: int
 
 
 @dataclass

@@ -17,7 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from windtunnel.workload.content import NO_SOURCES, Content, Run, quoted_outputs
-from windtunnel.workload.loading import Loading
+from windtunnel.workload.loading import Loading, ObservedLengths
+
+MAX_TOKENS = 2**31  # of a prompt or an output: far above any model, far below where sums lose exactness
+MAX_TIME_MS = 2.0**53  # beyond, milliseconds are no longer told apart
 
 IntColumn = npt.NDArray[np.int64]
 FloatColumn = npt.NDArray[np.float64]
@@ -43,6 +46,7 @@ class Workload:
             output holds those tokens whatever became of the request.
         needs_concurrency: why it can only be sent in a closed loop, "" if it can be sent at its arrival times.
         loading: what became of the rows of the files it was read from; None for a load that was not read.
+        observed_lengths: by file, how many rows of it lengths are drawn from.
     """
 
     def __init__(self, source: str = "python") -> None:
@@ -63,6 +67,7 @@ class Workload:
         self.accumulates = False
         self.needs_concurrency = ""
         self.loading: Loading | None = None
+        self.observed_lengths: dict[str, ObservedLengths] = {}
         self._runs_end = array("q")  # per request: end of its slice of the three run columns, which are as in Content
         self._run_origin = array("q")
         self._run_delta = array("q")
