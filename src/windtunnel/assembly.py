@@ -41,6 +41,8 @@ from windtunnel.timing.profile import PROFILE_PREFIX, load_profile
 from windtunnel.timing.roofline import RooflineTiming
 from windtunnel.timing.tabulated import TabulatedTiming
 from windtunnel.workload.driver import Driver
+from windtunnel.workload.mixture import mixed_workload
+from windtunnel.workload.retiming import retime
 from windtunnel.workload.session import Workload
 from windtunnel.workload.streams import named_stream
 from windtunnel.workload.synthetic import synthetic_workload
@@ -117,7 +119,12 @@ def simulate(
             pools[0].start()
     simulation = Simulation(
         workload,
-        Driver(workload, config.workload.concurrency, on_failed_dependency=config.workload.on_failed_dependency),
+        Driver(
+            workload,
+            config.workload.concurrency,
+            concurrency_by=config.workload.concurrency_by,
+            on_failed_dependency=config.workload.on_failed_dependency,
+        ),
         pools,
         fleet,
         cancel_after_ms=config.workload.cancel_after_ms or INFINITE,
@@ -150,12 +157,16 @@ def load_workload(config: Config) -> Workload:
             wanted.synthetic,
             block_size=config.engine.tokens_per_block,
             concurrency=wanted.concurrency,
+            arrival=wanted.arrival,
             seed=config.seed,
             speedup=wanted.speedup,
         )
+    if wanted.classes:
+        block_size = config.engine.tokens_per_block
+        return mixed_workload(wanted.classes, block_size=block_size, seed=config.seed, speedup=wanted.speedup)
     if not wanted.path:
         raise InputError("no workload: give trace files or a synthetic load", field="workload.path")
-    return load_trace(
+    workload = load_trace(
         wanted.path,
         format=wanted.format,
         block_size=wanted.trace_block_size,
@@ -171,6 +182,9 @@ def load_workload(config: Config) -> Workload:
         prefix_ratio=wanted.trace_prefix_ratio,
         prefix_groups=wanted.trace_prefix_groups,
     )
+    if wanted.arrival is not None:
+        retime(workload, wanted.arrival, seed=config.seed, speedup=wanted.speedup)
+    return workload
 
 
 def build_engine(config: Config, timing: TimingModel, passes: PassColumns) -> Engine:

@@ -26,8 +26,7 @@ from windtunnel.config.schema import Config
 from windtunnel.errors import InputError, PluginError, SimulationError
 from windtunnel.inspection.misspelled import misspelled_names
 from windtunnel.record.columns import Status
-from windtunnel.report.document import build_report, encode_report
-from windtunnel.report.metrics import summarize
+from windtunnel.report.document import build_report, encode_report, summarize_result
 from windtunnel.report.requests import write_requests
 from windtunnel.report.table import print_tables
 from windtunnel.workload.session import Workload
@@ -69,7 +68,7 @@ def replay(loaded: LoadedConfig, *, config_file: str | None, quiet: bool) -> int
         raise _placed(error, loaded.origins) from error.__cause__
     except SimulationError as error:
         return _report_failure(error, quiet)
-    summary = summarize(result.workload, result.record, config.slo)
+    summary = summarize_result(result)
     try:
         written = _write(result, summary)
     finally:  # a full disk does not take the tables with it
@@ -135,7 +134,7 @@ def _report_failure(error: SimulationError, quiet: bool) -> int:
     written = "nothing had been simulated"
     if isinstance(error.partial, Result):
         partial = error.partial
-        summary = summarize(partial.workload, partial.record, partial.config.slo)
+        summary = summarize_result(partial)
         try:
             files = _write(partial, summary)
             written = f"stopped at {_progress_in_words(partial)}; {_written_in_words(files)}"

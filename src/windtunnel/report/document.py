@@ -17,8 +17,9 @@ import numpy as np
 from windtunnel._version import __version__
 from windtunnel.config.schema import Config
 from windtunnel.record.columns import Record
+from windtunnel.report.classes import summarize_classes
 from windtunnel.report.distribution import describe
-from windtunnel.report.metrics import summarize
+from windtunnel.report.metrics import class_limits, summarize
 from windtunnel.workload.session import Workload
 
 Summary = Mapping[str, int | float]
@@ -40,18 +41,26 @@ class SimulationResult(Protocol):
     def wall_time_ms(self) -> float: ...
 
 
+def summarize_result(result: SimulationResult) -> dict[str, int | float]:
+    """`summarize` what a configuration sent, each class by its own limits."""
+    return summarize(result.workload, result.record, result.config.slo, class_limits(result.config))
+
+
 def build_report(result: SimulationResult, summary: Summary | None = None) -> dict[str, Any]:
     """The report as plain JSON values.
 
     Args:
         result: a finished or interrupted simulation. A partial one has the reason in `summary.interrupted`.
-        summary: `summarize` of the same result, if the caller has it already.
+        summary: `summarize_result` of it, if the caller has it already.
     """
     if summary is None:
-        summary = summarize(result.workload, result.record, result.config.slo)
+        summary = summarize_result(result)
     facts: dict[str, Any] = dict(summary)
     if result.record.interrupted:
         facts["interrupted"] = result.record.interrupted
+    if result.workload.class_names:
+        config = result.config
+        facts["classes"] = summarize_classes(result.workload, result.record, config.slo, class_limits(config))
     report: dict[str, Any] = {
         "version": __version__,
         "config": result.config.model_dump(mode="json", exclude={"output"}),
@@ -88,13 +97,48 @@ def _describe_workload(result: SimulationResult) -> dict[str, Any]:
         for statistic in ("mean", "median", "p90", "max"):
             description[f"{statistic}_{name}"] = statistics[statistic]
     description["arrival_span_ms"] = float(np.ptp(arrived_ms)) if len(arrived_ms) else 0.0
-    description["loop"] = "open" if concurrency is None else "closed"
-    if concurrency is not None:
-        description["concurrency"] = concurrency
-        description["concurrency_counts"] = "sessions"
+    description |= _describe_loop(concurrency, result.config.workload.concurrency_by)
+    if workload.closed_loops:
+        are_all = len(workload.closed_loops) == len(workload.class_names)
+        description["loop"] = "closed" if are_all else "mixed"
+    if workload.class_names:
+        description["classes"] = _describe_classes(result)
+    if workload.observed_lengths:
+        description["observed_lengths"] = {
+            path: counts._asdict() for path, counts in sorted(workload.observed_lengths.items())
+        }
     if workload.loading is not None:
         description["loading"] = workload.loading.as_dict()
     return description
+
+
+def _describe_loop(concurrency: int | None, by: str) -> dict[str, Any]:
+    """How requests are released, and what a limit on them counts."""
+    if concurrency is None:
+        return {"loop": "open"}
+    return {"loop": "closed", "concurrency": concurrency, "concurrency_counts": f"{by}s"}
+
+
+def _describe_classes(result: SimulationResult) -> dict[str, dict[str, Any]]:
+    """What each class of clients was to send."""
+    workload = result.workload
+    number = workload.class_of_requests()
+    input_tokens = np.asarray(workload.input_tokens, dtype=np.int64)
+    output_tokens = np.asarray(workload.output_tokens, dtype=np.int64)
+    classes: dict[str, dict[str, Any]] = {}
+    first_session = 0
+    for place, (name, end_session) in enumerate(zip(workload.class_names, workload.class_ends, strict=True)):
+        chosen = number == place
+        load = result.config.workload.classes[name]
+        classes[name] = {
+            "requests": int(np.count_nonzero(chosen)),
+            "sessions": end_session - first_session,
+            "total_input_tokens": int(np.sum(input_tokens[chosen])),
+            "total_output_tokens": int(np.sum(output_tokens[chosen])),
+            **_describe_loop(load.concurrency, load.concurrency_by),
+        }
+        first_session = end_session
+    return classes
 
 
 def _describe_run(result: SimulationResult, summary: Summary) -> dict[str, Any]:

@@ -8,16 +8,19 @@ simulator's report; its percentiles, throughput window and tokens per second per
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from windtunnel.config.schema import SloConfig
+from windtunnel.config.schema import Config, SloConfig
 from windtunnel.record.columns import Record, Status
 from windtunnel.report.distribution import FloatArray, IntArray, describe
 from windtunnel.report.token_times import BoolArray, TokenTimes
 from windtunnel.workload.session import Workload
+
+SHORTEST_WINDOW_S = 1e-9  # of throughputs
 
 TERMINAL_STATES = (
     Status.COMPLETED,
@@ -50,7 +53,7 @@ def request_latencies(record: Record, times: TokenTimes) -> RequestLatencies:
     last_ms = np.asarray(requests.last_token_ms, dtype=np.float64)
     terminal_ms = np.asarray(requests.terminal_ms, dtype=np.float64)
     tokens = np.asarray(requests.output_tokens, dtype=np.int64)
-    completed = _with_status(record, Status.COMPLETED)
+    completed = with_status(record, Status.COMPLETED)
     tpot_ms = np.full(len(tokens), np.nan)
     np.divide(last_ms - first_ms, tokens - 1, out=tpot_ms, where=tokens >= 2)
     return RequestLatencies(
@@ -61,7 +64,14 @@ def request_latencies(record: Record, times: TokenTimes) -> RequestLatencies:
     )
 
 
-def summarize(workload: Workload, record: Record, slo: SloConfig) -> dict[str, int | float]:
+def class_limits(config: Config) -> list[SloConfig]:
+    """The limits of each class of clients, in order: its own, or those of all."""
+    return [load.slo or config.slo for load in config.workload.classes.values()]
+
+
+def summarize(
+    workload: Workload, record: Record, slo: SloConfig, class_slo: Sequence[SloConfig] = ()
+) -> dict[str, int | float]:
     """The flat summary, in the order in which reports show it.
 
     Counts cover all requests of the workload, each in one terminal state; `preemptions` are those of all requests.
@@ -69,20 +79,22 @@ def summarize(workload: Workload, record: Record, slo: SloConfig) -> dict[str, i
     request to the last completion, throughputs over that window, shares of input tokens found in the prefix cache
     at the first (`hit`) and at the best (`reused`) admission, and the statistics of each latency. A completed
     request without output has no latencies. `goodput_` keys exist only when a limit is set.
+
+    Args:
+        workload, record: what was sent, and what happened.
+        slo: limits of all requests; those of a class are judged by `class_slo` instead.
+        class_slo: limits of each class of the workload, if it has any. Nothing limits a request whose class has none.
     """
     requests = record.requests
     times = TokenTimes(record)
     latencies = request_latencies(record, times)
-    completed = _with_status(record, Status.COMPLETED)
+    completed = with_status(record, Status.COMPLETED)
     num_completed = int(np.count_nonzero(completed))
     tokens = np.asarray(requests.output_tokens, dtype=np.int64)
-    input_tokens = _total(workload.input_tokens, completed)
-    output_tokens = _total(tokens, completed)
-    duration_ms = 0.0
-    if num_completed:
-        last_ms = np.max(np.asarray(requests.terminal_ms, dtype=np.float64)[completed])
-        duration_ms = float(last_ms - np.nanmin(np.asarray(requests.arrival_ms, dtype=np.float64)))
-    duration_s = max(duration_ms / 1000.0, 1e-9)
+    input_tokens = total(workload.input_tokens, completed)
+    output_tokens = total(tokens, completed)
+    duration_ms = window_ms(record)
+    duration_s = max(duration_ms / 1000.0, SHORTEST_WINDOW_S)
     prefill_worker_s = record.prefill_worker_ms / 1000.0  # a worker that does both is accounted for under decode
     decode_worker_s = record.worker_ms / 1000.0
 
@@ -107,20 +119,21 @@ def summarize(workload: Workload, record: Record, slo: SloConfig) -> dict[str, i
         )
         / 3600.0,
     }
-    if slo.ttft_ms is not None or slo.itl_ms is not None or slo.e2e_ms is not None:
-        good = completed & _within_limits(latencies, tokens, slo)
-        num_good = int(np.count_nonzero(good))
-        summary |= {
-            "goodput_completed_requests": num_good,
-            "goodput_request_throughput_rps": num_good / duration_s,
-            "goodput_output_throughput_tok_s": _total(tokens, good) / duration_s,
-        }
+    good = good_requests(workload, latencies, tokens, slo, class_slo)
+    if good is not None:
+        summary |= goodput(completed & good, tokens, duration_s)
     summary |= {
         "processed_tokens": input_tokens + output_tokens,
-        "prefix_cache_hit_ratio": _total(requests.hit_tokens, completed) / max(input_tokens, 1),
-        "prefix_cache_reused_ratio": _total(requests.reused_tokens, completed) / max(input_tokens, 1),
+        "prefix_cache_hit_ratio": total(requests.hit_tokens, completed) / max(input_tokens, 1),
+        "prefix_cache_reused_ratio": total(requests.reused_tokens, completed) / max(input_tokens, 1),
     }
+    return summary | latency_statistics(latencies, times, tokens, completed)
 
+
+def latency_statistics(
+    latencies: RequestLatencies, times: TokenTimes, tokens: IntArray, completed: BoolArray
+) -> dict[str, int | float]:
+    """The statistics of each latency, over the requests chosen by `completed`; `tokens` are those they emitted."""
     emitting = completed & (tokens > 0)
     several = completed & (tokens >= 2)
     tpot_ms = latencies.tpot_ms[several]
@@ -133,19 +146,60 @@ def summarize(workload: Workload, record: Record, slo: SloConfig) -> dict[str, i
         "e2e_latency_ms": describe(latencies.e2e_ms[emitting]),
         "output_token_throughput_per_user": describe(1000.0 / tpot_ms[tpot_ms > 0.0]),
     }
-    for metric, statistics in distributions.items():
-        for statistic, value in statistics.items():
-            summary[f"{statistic}_{metric}"] = value
-    return summary
+    return {
+        f"{statistic}_{metric}": value
+        for metric, statistics in distributions.items()
+        for statistic, value in statistics.items()
+    }
 
 
-def _with_status(record: Record, status: Status) -> BoolArray:
+def window_ms(record: Record) -> float:
+    """From the first arrival of any request to the last completion; 0 if nothing completed."""
+    completed = with_status(record, Status.COMPLETED)
+    if not completed.any():
+        return 0.0
+    last_ms = np.max(np.asarray(record.requests.terminal_ms, dtype=np.float64)[completed])
+    return float(last_ms - np.nanmin(np.asarray(record.requests.arrival_ms, dtype=np.float64)))
+
+
+def goodput(good: BoolArray, tokens: IntArray, duration_s: float) -> dict[str, int | float]:
+    """What the `good` requests amount to over a window of so many seconds."""
+    num_good = int(np.count_nonzero(good))
+    return {
+        "goodput_completed_requests": num_good,
+        "goodput_request_throughput_rps": num_good / duration_s,
+        "goodput_output_throughput_tok_s": total(tokens, good) / duration_s,
+    }
+
+
+def good_requests(
+    workload: Workload,
+    latencies: RequestLatencies,
+    tokens: IntArray,
+    slo: SloConfig,
+    class_slo: Sequence[SloConfig],
+) -> BoolArray | None:
+    """Which requests keep every limit that is set for them; None if there is no limit at all."""
+    if all(limits.is_empty for limits in class_slo or [slo]):
+        return None
+    if not class_slo:
+        return _within_limits(latencies, tokens, slo)
+    good = np.zeros(len(tokens), dtype=np.bool_)
+    number = workload.class_of_requests()
+    for place, limits in enumerate(class_slo):
+        good |= (number == place) & _within_limits(latencies, tokens, limits)
+    return good
+
+
+def with_status(record: Record, status: Status) -> BoolArray:
+    """Which requests ended in this state."""
     statuses: npt.NDArray[np.uint8] = np.frombuffer(bytes(record.requests.status), dtype=np.uint8)
     chosen: BoolArray = statuses == int(status)
     return chosen
 
 
-def _total(column: object, chosen: BoolArray) -> int:
+def total(column: object, chosen: BoolArray) -> int:
+    """The sum of a column over some requests."""
     return int(np.sum(np.asarray(column, dtype=np.int64)[chosen]))
 
 

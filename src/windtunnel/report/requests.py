@@ -1,8 +1,9 @@
 """One record a request: when it arrived, what it got and where its time went.
 
 It never aggregates and never leaves a request out. Records are JSON lines in order of arrival (equal times in
-workload order; what never arrived comes last), made in batches, so memory does not grow with their number.
-Field names follow the Dynamo simulator's per-request records, except for `tpot_ms`, which that one calls `itl_ms`.
+workload order; what never arrived comes last), made in batches, so memory does not grow with their number. In a load
+of several classes of clients a record has the name of its `class`. Field names follow the Dynamo simulator's
+per-request records, except for `tpot_ms`, which that one calls `itl_ms`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from windtunnel.report.distribution import FloatArray, IntArray
 from windtunnel.report.document import SimulationResult
 from windtunnel.report.metrics import RequestLatencies, request_latencies
 from windtunnel.report.token_times import TokenTimes
+from windtunnel.workload.session import Workload
 
 RequestRecord: TypeAlias = dict[str, str | int | float | None]
 
@@ -78,6 +80,7 @@ def _batch(result: SimulationResult, latencies: RequestLatencies, rows: IntArray
         session_ids = [workload.session_ids[session] for session in counts(workload.session)]
     columns: dict[str, Sequence[str | int | float | None]] = {
         "request_id": [workload.request_id(number) for number in numbers],
+        **_class_column(workload, rows),
         "session_id": session_ids,
         "turn_index": counts(workload.turn),
         "terminal_status": [labels[requests.status[number]] for number in numbers],
@@ -117,3 +120,12 @@ def _batch(result: SimulationResult, latencies: RequestLatencies, rows: IntArray
         }
     names = list(columns)
     return [dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _class_column(workload: Workload, rows: IntArray) -> dict[str, Sequence[str]]:
+    """The class of each request, if the load has classes."""
+    if not workload.class_names:
+        return {}
+    sessions = np.asarray(workload.session, dtype=np.int64)[rows]
+    places = np.searchsorted(np.asarray(workload.class_ends), sessions, side="right")
+    return {"class": [workload.class_names[place] for place in places.tolist()]}

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
-from windtunnel.report.document import SimulationResult, Summary
-from windtunnel.report.metrics import TERMINAL_STATES, summarize
+from windtunnel.report.classes import summarize_classes
+from windtunnel.report.document import SimulationResult, Summary, summarize_result
+from windtunnel.report.metrics import TERMINAL_STATES, class_limits
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,6 +40,19 @@ _COLUMNS = (
     ("max", "max"),
     ("std", "std"),
 )
+# Of the table of classes.
+_CLASS_COLUMNS = (
+    ("num_requests", "requests"),
+    ("completed_requests", "completed"),
+    ("goodput_completed_requests", "within SLO"),
+    ("goodput_request_throughput_rps", "goodput/s"),
+    ("output_throughput_tok_s", "output tok/s"),
+    ("median_ttft_ms", "TTFT p50"),
+    ("p99_ttft_ms", "TTFT p99"),
+    ("median_tpot_ms", "TPOT p50"),
+    ("p99_e2e_latency_ms", "E2E p99 (ms)"),
+)
+
 _DROPPED_FIRST = ("p75", "std", "p95", "min", "p90", "max", "p50")
 
 
@@ -48,10 +62,10 @@ def print_tables(result: SimulationResult, console: Console, summary: Summary | 
     Args:
         result: the simulation.
         console: where to; its width decides the layout.
-        summary: `summarize` of the same result, if the caller has it already.
+        summary: `summarize_result` of it, if the caller has it already.
     """
     if summary is None:
-        summary = summarize(result.workload, result.record, result.config.slo)
+        summary = summarize_result(result)
 
     def print_line(line: str, style: str | None = None) -> None:
         console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
@@ -75,6 +89,12 @@ def print_tables(result: SimulationResult, console: Console, summary: Summary | 
     print_line("")
     for line in fact_lines(result, summary, console.width):
         print_line(line)
+    if result.workload.class_names:
+        print_line("")
+        header, *rows = class_lines(result)
+        print_line(header, "bold")
+        for row in rows:
+            print_line(row)
 
 
 def latency_lines(summary: Summary, width: int) -> list[str]:
@@ -116,6 +136,18 @@ def fact_lines(result: SimulationResult, summary: Summary, width: int) -> list[s
     return lines
 
 
+def class_lines(result: SimulationResult) -> list[str]:
+    """A heading and a line for each class of clients."""
+    limits = class_limits(result.config)
+    classes = summarize_classes(result.workload, result.record, result.config.slo, limits)
+    columns = [(key, heading) for key, heading in _CLASS_COLUMNS if all(key in one for one in classes.values())]
+    cells = [
+        [f"{one[key]:,}" if isinstance(one[key], int) else _number(one[key]) for one in classes.values()]
+        for key, _ in columns
+    ]
+    return _align([list(classes), *cells], columns, corner="Class")
+
+
 def _statistics(summary: Summary) -> list[list[str]]:
     """The cells, column by column."""
     return [
@@ -124,10 +156,10 @@ def _statistics(summary: Summary) -> list[list[str]]:
     ]
 
 
-def _align(cells: Sequence[Sequence[str]], columns: Sequence[tuple[str, str]]) -> list[str]:
-    """Lines of the table from its cells, column by column, the row names first."""
+def _align(cells: Sequence[Sequence[str]], columns: Sequence[tuple[str, str]], corner: str = "") -> list[str]:
+    """Lines of the table from its cells, column by column, the row names first; `corner` is the heading of those."""
     names, *statistics = cells
-    padded = [[name.ljust(max(map(len, names))) for name in ("", *names)]]
+    padded = [[name.ljust(max(map(len, (corner, *names)))) for name in (corner, *names)]]
     for (_, heading), column in zip(columns, statistics, strict=True):
         size = max(len(heading), *map(len, column))
         padded.append([cell.rjust(size) for cell in (heading, *column)])

@@ -2,11 +2,13 @@
 
 Decides release times and the order at equal times: (ready time, session number). It never looks at engines or
 queues and owns no clock; whoever does calls `release` and `finished`. Open loop: first turns are sent at their
-arrival times. Closed loop: `concurrency` sessions are active at once; a session keeps its place through all its turns
-and think times, and when it ends the next one starts at that instant. In both, a later turn is sent a delay after the
-turn before it has ended. A request with dependencies is sent a delay after the last of them has ended; if one of them
-was rejected, failed or cancelled it is never sent, and nor is what waits for it. Equal ready times in such a workload
-go by request number.
+arrival times. Closed loop by session: `concurrency` sessions are active at once; a session keeps its place through
+all its turns and think times, and when it ends the next one starts at that instant. Closed loop by request:
+`concurrency` requests are in flight at once; a free place goes to the turn that has waited for one longest, and if
+none does to the next session. In all of them, a later turn is sent a delay after the turn before it has ended. A
+workload may have several closed loops beside an open one. A request with dependencies is sent a delay after the last
+of them has ended; if one of them was rejected, failed or cancelled it is never sent, and nor is what waits for it.
+Equal ready times in such a workload go by request number.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import Literal
 import numpy as np
 
 from windtunnel.errors import InputError
+from windtunnel.workload.closed_loop import ClosedLoop, ConcurrencyBy, ReadyTurn
 from windtunnel.workload.session import Workload
 
 INFINITY = float("inf")
@@ -31,7 +34,7 @@ class Driver:
 
     Attributes:
         arrival_ms: per request, when it was sent: in an open loop its scheduled time, even if `release` is called
-            later; in a closed loop the time of that call. NaN before.
+            later; in a closed loop the time of that call, for whoever waits for a place has not come. NaN before.
         released: requests sent so far.
         in_flight: requests sent and not yet finished.
         workload: the workload as it turns out. The one given, until an output that a later prompt quotes comes out
@@ -43,15 +46,20 @@ class Driver:
         workload: Workload,
         concurrency: int | None = None,
         *,
+        concurrency_by: ConcurrencyBy = "session",
         on_failed_dependency: OnFailedDependency = "cancel",
     ) -> None:
-        """`concurrency` is the number of active sessions of a closed loop; None is an open loop.
+        """`concurrency` is the number of places of a closed loop, of what `concurrency_by` says; None is an open loop.
 
         Raises:
             InputError: `concurrency` is below 1, or of the wrong kind for the workload.
         """
         if concurrency is not None and concurrency < 1:
-            raise InputError(f"found {concurrency}, expected at least 1 session", field="concurrency")
+            raise InputError(f"found {concurrency}, expected at least 1 {concurrency_by}", field="concurrency")
+        if concurrency_by != "session" and not workload.has_turns:
+            raise InputError(
+                f"has no effect: every session of {workload.source} is one request", field="concurrency_by"
+            )
         if concurrency is not None and workload.dependencies:
             raise InputError(
                 f"has no meaning for {workload.source}: its requests wait for each other, not for a place",
@@ -69,15 +77,19 @@ class Driver:
         self.arrival_ms = array("d", [float("nan")]) * workload.num_requests
         self.released = 0
         self.in_flight = 0
-        self._closed_loop = concurrency is not None
+        if concurrency is not None:
+            self._loops = [ClosedLoop(concurrency, 0, workload.num_sessions, concurrency_by)]
+        else:
+            self._loops = [loop.copy() for loop in workload.closed_loops]
+        self._loop_of: list[ClosedLoop | None] | None = None  # by session; None if there is no closed loop
         self._sent = bytearray(workload.num_requests)  # 1 while in flight
         # What breaks ties: the number of the session, or of the request where sessions are mere labels.
         self._rank: Sequence[int] = range(workload.num_requests) if workload.dependencies else workload.session
         # (ready_ms, rank, request): turns whose session waits for them; in a closed loop first turns as well
         self._ready: list[tuple[float, int, int]] = []
         self._started = 0  # roots sent, in `_roots`
-        self._roots = workload.first_turn
-        self._root_ms = array("d")  # arrivals in that order; open loop only
+        self._roots = array("q")  # open loop only
+        self._root_ms = array("d")  # arrivals in that order
         self._next_root_ms = INFINITY  # ... of the next root to send
         self._releases_on_failure = on_failed_dependency == "release"
         self._unmet = {request: len(before) for request, before in workload.dependencies.items() if before}
@@ -88,9 +100,13 @@ class Driver:
         self._never_sent: list[tuple[int, str]] = []
         if concurrency is None:
             self._sort_by_arrival()
-        else:
-            for _ in range(min(concurrency, workload.num_sessions)):
-                self._start_next_session(0.0)
+        if self._loops:
+            self._loop_of = [None] * workload.num_sessions
+            for loop in self._loops:
+                sessions = range(loop.next_session, loop.end_session)
+                self._loop_of[loop.next_session : loop.end_session] = [loop] * len(sessions)
+                for _ in sessions[: loop.places]:
+                    self._start_next_session(loop, 0.0)
 
     @property
     def exhausted(self) -> bool:
@@ -112,7 +128,10 @@ class Driver:
             if ready and (turn := ready[0])[0] <= now_ms and (turn[0] < root_ms or self._is_before_next_root(turn)):
                 heappop(ready)
                 request = turn[2]
-                self.arrival_ms[request] = now_ms if self._closed_loop else turn[0]
+                if self._loop_of is None:
+                    self.arrival_ms[request] = turn[0]
+                elif not self._takes_place(turn, now_ms):
+                    continue
                 if self.workload is not self._original:
                     self.workload.settle(request)
             elif root_ms <= now_ms:
@@ -160,10 +179,11 @@ class Driver:
                 self.workload = workload = workload.for_run()
             workload.shorten(request, output_tokens)
         following = workload.next_turn[request]
-        if following >= 0 and not cancelled:
+        goes_on = following >= 0 and not cancelled
+        if goes_on:
             self._make_ready(following, now_ms)
-        elif self._closed_loop:
-            self._start_next_session(now_ms)
+        if self._loop_of is not None:
+            self._leave_place(workload.session[request], goes_on, now_ms)
         if self._dependents:
             self._tell_dependents(request, now_ms, "cancelled" if cancelled else failed)
 
@@ -207,8 +227,12 @@ class Driver:
                     following = self.workload.next_turn[following]
 
     def _sort_by_arrival(self) -> None:
-        """Put the roots in the order of their arrivals; one without a stated time arrives at zero."""
+        """Put the roots of the open loop in the order of their arrivals; one without a stated time arrives at zero."""
         roots = self.workload.roots()
+        first_turns = np.append(self.workload.first_turn, self.workload.num_requests)
+        for loop in self._loops:
+            begins, ends = first_turns[loop.next_session], first_turns[loop.end_session]
+            roots = roots[(roots < begins) | (roots >= ends)]
         arrivals = np.array(self.workload.time_ms, dtype=np.float64)[roots]
         arrivals[np.isnan(arrivals)] = 0.0
         order = np.argsort(arrivals, kind="stable")
@@ -217,14 +241,54 @@ class Driver:
         if self._root_ms:
             self._next_root_ms = self._root_ms[0]
 
-    def _is_before_next_root(self, turn: tuple[float, int, int]) -> bool:
+    def _is_before_next_root(self, turn: ReadyTurn) -> bool:
         """Whether a turn that is due at the same time as the next root of the open loop, or later, precedes it."""
         return turn[0] == self._next_root_ms and turn[1] < self._rank[self._roots[self._started]]
 
-    def _start_next_session(self, place_free_ms: float) -> None:
-        """Closed loop: make the next first turn ready, when there is a place for its session."""
-        session = self._started
-        if session == len(self._roots):
+    def _takes_place(self, turn: ReadyTurn, now_ms: float) -> bool:
+        """Note when a turn that is due is sent, or that it waits for a place in its closed loop."""
+        assert self._loop_of is not None
+        if turn[2] < 0:
+            self._fill_places(-1 - turn[2], now_ms)
+            return False
+        loop = self._loop_of[self.workload.session[turn[2]]]
+        if loop is not None and loop.by_request:
+            if not loop.free:
+                heappush(loop.waiting, turn)
+                return False
+            loop.free -= 1
+        self.arrival_ms[turn[2]] = turn[0] if loop is None else now_ms
+        return True
+
+    def _leave_place(self, session: int, goes_on: bool, now_ms: float) -> None:
+        """A request has ended, and with it its session unless that goes on: who is next in its closed loop?"""
+        assert self._loop_of is not None
+        loop = self._loop_of[session]
+        if loop is None:
             return
-        self._started = session + 1
-        heappush(self._ready, (place_free_ms, session, self._roots[session]))
+        if loop.by_request:
+            loop.free += 1
+            if loop.waiting:
+                heappush(self._ready, heappop(loop.waiting))
+            elif loop.next_session < loop.end_session:
+                self._fill_later(self._loops.index(loop), now_ms)
+        elif not goes_on:
+            self._start_next_session(loop, now_ms)
+
+    def _fill_later(self, number: int, now_ms: float) -> None:
+        """Begin sessions in the free places of a closed loop, once no turn that is due at this instant wants one."""
+        heappush(self._ready, (now_ms, self.workload.num_requests, -1 - number))
+
+    def _fill_places(self, number: int, now_ms: float) -> None:
+        loop = self._loops[number]
+        if loop.free and loop.next_session < loop.end_session:
+            self._start_next_session(loop, now_ms)
+            self._fill_later(number, now_ms)
+
+    def _start_next_session(self, loop: ClosedLoop, place_free_ms: float) -> None:
+        """Make the next first turn of a closed loop ready, since there is a place for its session."""
+        session = loop.next_session
+        if session == loop.end_session:
+            return
+        loop.next_session = session + 1
+        heappush(self._ready, (place_free_ms, session, self.workload.first_turn[session]))

@@ -16,6 +16,7 @@ from copy import copy
 import numpy as np
 import numpy.typing as npt
 
+from windtunnel.workload.closed_loop import ClosedLoop
 from windtunnel.workload.content import NO_SOURCES, Content, Run, quoted_outputs
 from windtunnel.workload.loading import Loading, ObservedLengths
 
@@ -47,6 +48,9 @@ class Workload:
         needs_concurrency: why it can only be sent in a closed loop, "" if it can be sent at its arrival times.
         loading: what became of the rows of the files it was read from; None for a load that was not read.
         observed_lengths: by file, how many rows of it lengths are drawn from.
+        class_names: classes of clients, in the order of their sessions; empty for a load that has none.
+        class_ends: per class, the number of the first session after its own.
+        closed_loops: sessions that are sent in closed loops of their own, whatever `time_ms` says of them.
     """
 
     def __init__(self, source: str = "python") -> None:
@@ -68,6 +72,9 @@ class Workload:
         self.needs_concurrency = ""
         self.loading: Loading | None = None
         self.observed_lengths: dict[str, ObservedLengths] = {}
+        self.class_names: list[str] = []
+        self.class_ends = array("q")
+        self.closed_loops: list[ClosedLoop] = []
         self._runs_end = array("q")  # per request: end of its slice of the three run columns, which are as in Content
         self._run_origin = array("q")
         self._run_delta = array("q")
@@ -87,6 +94,16 @@ class Workload:
     def has_turns(self) -> bool:
         """Whether any session has more than one turn."""
         return self.num_requests > self.num_sessions
+
+    def end_class(self, name: str) -> None:
+        """The sessions added since the last class ended, or since the beginning, are the class `name`."""
+        self.class_names.append(name)
+        self.class_ends.append(self.num_sessions)
+
+    def class_of_requests(self) -> IntColumn:
+        """The number of the class of each request, in a load that has classes."""
+        sessions = np.asarray(self.session, dtype=np.int64)
+        return np.searchsorted(np.asarray(self.class_ends), sessions, side="right").astype(np.int64)
 
     def roots(self) -> IntColumn:
         """Numbers of the requests that have an arrival time of their own, ascending."""
