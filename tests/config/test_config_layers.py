@@ -196,7 +196,7 @@ def test_flags_that_do_not_go_together(load, traces, flags, expected):
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        ({}, "a synthetic load needs exactly one of --rate, --interval-ms, --set workload.arrival and --concurrency"),
+        ({}, "a synthetic load needs exactly one of --rate, --interval-ms, --arrival and --concurrency"),
         ({"rate": "1", "interval_ms": "1"}, "give either --rate or --interval-ms, not both"),
         ({"rate": "1", "concurrency": "1"}, "give either --rate or --concurrency, not both"),
         ({"interval_ms": "0", "concurrency": "1"}, "give either --interval-ms or --concurrency, not both"),

@@ -19,7 +19,7 @@ from windtunnel.cli.interrupt import StopOnInterrupt
 from windtunnel.cli.messages import print_error, print_line, print_note, print_plugin_traceback, time_in_words
 from windtunnel.cli.output_files import STDOUT, print_result, problem_with_output, write_output
 from windtunnel.cli.progress import SimulationProgress
-from windtunnel.config.fields import FIELDS
+from windtunnel.config.fields import FIELDS, known_path
 from windtunnel.config.load import LoadedConfig
 from windtunnel.config.origins import Origins
 from windtunnel.config.schema import Config
@@ -125,8 +125,8 @@ def _placed(error: InputError, origins: Origins) -> InputError:
     if error.source is not None or error.field is None:
         return error
     # The readers of traces are given, and name, the options of a workload.
-    field = error.field if error.field in FIELDS else f"workload.{error.field}"
-    return origins.error(field, error.message) if field in FIELDS else error
+    field = error.field if known_path(error.field) in FIELDS else f"workload.{error.field}"
+    return origins.error(field, error.message) if known_path(field) in FIELDS else error
 
 
 def _report_failure(error: SimulationError, quiet: bool) -> int:

@@ -60,13 +60,23 @@ def run(
     isl: Annotated[Text, _field("--isl", "N", _SYNTHETIC)] = None,
     osl: Annotated[Text, _field("--osl", "N", _SYNTHETIC)] = None,
     requests: Annotated[Text, _field("--requests", "N", _SYNTHETIC)] = None,
+    lengths: Annotated[Text, _field("--lengths", "FILE", _SYNTHETIC)] = None,
+    duration_s: Annotated[Text, _field("--duration-s", "S", _SYNTHETIC)] = None,
     rate: Annotated[Text, _field("--rate", "R", _SYNTHETIC)] = None,
+    burstiness: Annotated[Text, _field("--burstiness", "X", _SYNTHETIC)] = None,
     interval_ms: Annotated[Text, _field("--interval-ms", "MS", _SYNTHETIC)] = None,
     turns: Annotated[Text, _field("--turns", "N", _SYNTHETIC)] = None,
     turn_delay_ms: Annotated[Text, _field("--turn-delay-ms", "MS", _SYNTHETIC)] = None,
+    accumulate: Annotated[
+        bool, _switch("--accumulate", "A turn's prompt is the conversation before it, and ISL new tokens.", _SYNTHETIC)
+    ] = False,
     prefix_ratio: Annotated[Text, _field("--prefix-ratio", "X", _SYNTHETIC)] = None,
     prefix_groups: Annotated[Text, _field("--prefix-groups", "N", _SYNTHETIC)] = None,
+    prefix_tokens: Annotated[Text, _field("--prefix-tokens", "N", _SYNTHETIC)] = None,
+    prefix_zipf: Annotated[Text, _field("--prefix-zipf", "S", _SYNTHETIC)] = None,
+    arrival: Annotated[Text, _field("--arrival", "PROCESS", _WORKLOAD)] = None,
     concurrency: Annotated[Text, _field("--concurrency", "C", _WORKLOAD)] = None,
+    concurrency_by: Annotated[Text, _field("--concurrency-by", "WHAT", _WORKLOAD)] = None,
     cancel_after_ms: Annotated[Text, _field("--cancel-after-ms", "MS", _WORKLOAD)] = None,
     engine: Annotated[Text, _field("--engine", "NAME", _DEPLOYMENT)] = None,
     workers: Annotated[Text, _field("--workers", "N", _DEPLOYMENT)] = None,
@@ -91,7 +101,10 @@ def run(
     stepwise: Annotated[
         bool, _switch("--stepwise", "Compute every pass one by one: same report, slower.", _SIMULATION)
     ] = False,
-    slo: Annotated[Texts, _option("--slo", "LIMITS", "Goodput limits: ttft=500ms,itl=50ms,e2e=10s.", _OUTPUT)] = None,
+    slo: Annotated[
+        Texts,
+        _option("--slo", "LIMITS", "Goodput limits: ttft=500ms,itl=50ms,e2e=10s; of one class: chat:ttft=1s.", _OUTPUT),
+    ] = None,
     report: Annotated[Text, _field("--report", "FILE", _OUTPUT)] = None,
     requests_out: Annotated[Text, _field("--requests-out", "FILE", _OUTPUT)] = None,
     no_run_info: Annotated[bool, _switch("--no-run-info", "No wall-clock facts in the report.", _OUTPUT)] = False,
@@ -114,17 +127,24 @@ def run(
             "--on-bad-row": on_bad_row,
             "--on-hash-mismatch": on_hash_mismatch,
             "--on-overlong": on_overlong,
+            "--arrival": arrival,
             "--concurrency": concurrency,
+            "--concurrency-by": concurrency_by,
             "--cancel-after-ms": cancel_after_ms,
             "--isl": isl,
             "--osl": osl,
             "--requests": requests,
+            "--lengths": lengths,
+            "--duration-s": duration_s,
             "--rate": rate,
+            "--burstiness": burstiness,
             "--interval-ms": interval_ms,
             "--turns": turns,
             "--turn-delay-ms": turn_delay_ms,
             "--prefix-ratio": prefix_ratio,
             "--prefix-groups": prefix_groups,
+            "--prefix-tokens": prefix_tokens,
+            "--prefix-zipf": prefix_zipf,
             "--engine": engine,
             "--workers": workers,
             "--dp-size": dp_size,
@@ -144,7 +164,12 @@ def run(
             "--report": report,
             "--requests-out": requests_out,
         }
-        switches = {"--no-run-info": no_run_info, "--stepwise": stepwise, "--spread": spread}
+        switches = {
+            "--no-run-info": no_run_info,
+            "--stepwise": stepwise,
+            "--spread": spread,
+            "--accumulate": accumulate,
+        }
         given = assignments(traces or [], flags, switches, slo or [], fields or [])
         file = read_config_file(config) if config is not None else None
         loaded = load_config(file, given, flags=FLAG_OF_FIELD, sample_workers=SAMPLE_WORKERS)

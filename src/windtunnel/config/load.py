@@ -21,7 +21,7 @@ from windtunnel.config.kinds import parse_short_form
 from windtunnel.config.origins import Origins
 from windtunnel.config.schema import SAMPLE_TRACE, TRACE_ONLY, Config
 from windtunnel.config.section import Section
-from windtunnel.errors import InputError
+from windtunnel.errors import InputError, closest
 
 # What a field given on the command line, or any field below it, removes from the file: the two say the same thing.
 _CONTROLLERS = ("workload.synthetic.rate", "workload.synthetic.interval_ms", "workload.arrival", "workload.concurrency")
@@ -125,6 +125,7 @@ def load_config(
             _make_way(data, path)
     for path, assignment in given.items():
         _assign(data, path, assignment.value)
+    _require_classes(file, given)
     workload = data.get("workload") or {}
     is_sample = (
         sample_workers is not None
@@ -165,6 +166,17 @@ def dump_section(name: str, section: Section) -> str:
     """One section as YAML that is a configuration of its own, without fields that have their default."""
     data = section.model_dump(exclude_none=True, exclude_defaults=True)
     return yaml.dump({name: data}, Dumper=ConfigDumper, sort_keys=False, allow_unicode=True, width=2**16)
+
+
+def _require_classes(file: ConfigFile | None, given: Mapping[str, Assignment]) -> None:
+    """Raise an InputError if the command line names a class of clients that the file does not have."""
+    known = [path.split(".")[2] for path in (file.lines if file else ()) if path.startswith("workload.classes.")]
+    for path, assignment in given.items():
+        parts = path.split(".")
+        if known and parts[:2] == ["workload", "classes"] and len(parts) > 2 and parts[2] not in known:
+            raise InputError(
+                f"unknown class '{parts[2]}': {closest(parts[2], dict.fromkeys(known))}", source=assignment.label
+            )
 
 
 def _by_path(assignments: Sequence[Assignment]) -> dict[str, Assignment]:

@@ -15,6 +15,8 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import TypeAlias
 
+from windtunnel.errors import InputError
+
 Run: TypeAlias = tuple[int, int, int]  # origin, start, length in tokens
 BlockKey: TypeAlias = tuple[int, ...]
 
@@ -61,6 +63,8 @@ class Content:
         at = 0
         for origin, start, length in runs:
             if length <= 0:
+                if length < 0:
+                    raise InputError(f"found a run of {length} tokens, expected at least 0", field="runs")
                 continue
             delta = start - at
             at += length

@@ -235,6 +235,13 @@ class Driver:
             roots = roots[(roots < begins) | (roots >= ends)]
         arrivals = np.array(self.workload.time_ms, dtype=np.float64)[roots]
         arrivals[np.isnan(arrivals)] = 0.0
+        if arrivals.min(initial=0.0) < 0.0:
+            early = int(roots[arrivals.argmin()])
+            raise InputError(
+                f"request {self.workload.request_id(early)} arrives at {arrivals.min():g} ms, expected at least 0",
+                source=self.workload.source,
+                field="time_ms",
+            )
         order = np.argsort(arrivals, kind="stable")
         self._roots = array("q", roots[order].tobytes())
         self._root_ms = array("d", arrivals[order].tobytes())

@@ -16,6 +16,7 @@ from copy import copy
 import numpy as np
 import numpy.typing as npt
 
+from windtunnel.errors import InputError
 from windtunnel.workload.closed_loop import ClosedLoop
 from windtunnel.workload.content import NO_SOURCES, Content, Run, quoted_outputs
 from windtunnel.workload.loading import Loading, ObservedLengths
@@ -130,9 +131,19 @@ class Workload:
             time_ms: arrival of a root (NaN: not stated), else delay after the previous turn or the dependencies.
             after: the requests that it waits for, by number (which may be those of later ones), instead of for the
                 previous turn. None waits for that turn; an empty sequence makes a root.
+
+        Raises:
+            InputError: a length or a time that no request can have, or a session that does not exist.
         """
         request = len(self.input_tokens)
         content = Content.of(runs)
+        if not (
+            0 <= output_tokens <= MAX_TOKENS
+            and 0 < content.length <= MAX_TOKENS
+            and (time_ms != time_ms or -MAX_TIME_MS <= time_ms <= MAX_TIME_MS)
+            and (session is None or (0 <= session < len(self.first_turn) and (after is not None or not time_ms < 0.0)))
+        ):
+            raise _unusable(request, content.length, output_tokens, time_ms, session, len(self.first_turn))
         self._run_origin.extend(content.origins)
         self._run_delta.extend(content.deltas)
         self._run_end.extend(content.ends)
@@ -239,3 +250,20 @@ class Workload:
     def request_id(self, request: int) -> str:
         """The source's name for a request, else its number."""
         return self.request_ids[request] if self.request_ids else str(request)
+
+
+def _unusable(
+    request: int, input_tokens: int, output_tokens: int, time_ms: float, session: int | None, num_sessions: int
+) -> InputError:
+    """What is wrong with a request that cannot be added."""
+    if not 0 < input_tokens <= MAX_TOKENS:
+        field, message = "runs", f"found {input_tokens} prompt tokens, expected from 1 to {MAX_TOKENS}"
+    elif not 0 <= output_tokens <= MAX_TOKENS:
+        field, message = "output_tokens", f"found {output_tokens}, expected from 0 to {MAX_TOKENS}"
+    elif session is not None and not 0 <= session < num_sessions:
+        field, message = "session", f"found {session}, expected the number of one of {num_sessions} sessions"
+    elif session is not None and -MAX_TIME_MS <= time_ms < 0.0:
+        field, message = "time_ms", f"found {time_ms}, expected a delay of at least 0 after the turn before"
+    else:
+        field, message = "time_ms", f"found {time_ms}, expected at most {MAX_TIME_MS:.0f} ms, or NaN if not stated"
+    return InputError(message, source=f"request {request}", field=field)
