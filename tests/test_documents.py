@@ -29,11 +29,11 @@ def workplace(tmp_path, monkeypatch):
     sweep = ROOT / "src" / "windtunnel" / "validation" / "data" / "dynamo-h200-llama-3.1-8b-fp8.json"
     (tmp_path / "h200-sweep.json").write_text(sweep.read_text())
     for document in DOCUMENTS:
-        for body in blocks(document, "python"):
+        for body in [*blocks(document, "python"), *blocks(document, "yaml")]:
             if body.startswith("# "):
                 (tmp_path / body.splitlines()[0].removeprefix("# ")).write_text(body)
     yield tmp_path
-    for module in ("my_router", "sticky", "linear", "semicolons"):
+    for module in ("my_router", "sticky", "linear", "semicolons", "rush"):
         sys.modules.pop(module, None)
 
 

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import yaml
 from pydantic import model_validator
 
+from windtunnel.config.file import BAD_SCALAR, ConfigLoader
 from windtunnel.config.section import RuleError, Section
 
 Self = TypeVar("Self", bound="KindSection")
@@ -36,8 +37,8 @@ def parse_short_form(text: str) -> dict[str, Any] | None:
     if not colon or not kind or "=" not in parameters:
         return None
     try:
-        given = yaml.safe_load("{" + parameters.replace("=", ": ") + "}")
-    except (yaml.YAMLError, ValueError):
+        given = yaml.load("{" + parameters.replace("=", ": ") + "}", ConfigLoader)  # a safe loader
+    except (yaml.YAMLError, *BAD_SCALAR):
         return None
     if not isinstance(given, dict) or None in given.values() or not all(isinstance(name, str) for name in given):
         return None

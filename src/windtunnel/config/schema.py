@@ -345,5 +345,5 @@ class Config(Section):
             raise RuleError(f"{{timing.{error.field}}}: {error.message}") from None
         classes = self.workload.classes.values()
         if classes and not self.slo.is_empty and all(load.slo is not None for load in classes):
-            raise RuleError("{slo} has no effect: every one of {workload.classes} has its own")
+            raise RuleError("{slo} has no effect: every class of clients has its own")
         return self

@@ -7,7 +7,7 @@ common. Decided here is which fields go together; what they mean, in `workload/s
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -157,7 +157,7 @@ class ClassConfig(GeneratedLoad):
     concurrency: PositiveInt | None = Field(
         default=None, description="closed loop: sessions of this class in flight at once"
     )
-    concurrency_by: Annotated[str, Field(pattern="^(session|request)$")] = Field(
+    concurrency_by: Literal["session", "request"] = Field(
         default="session", description="what concurrency counts; see workload.concurrency_by"
     )
     slo: SloConfig | None = Field(default=None, description="limits of this class, instead of those of `slo`")

@@ -61,9 +61,6 @@ def mixed_workload(
         )
         workload.end_class(name)
         if config.concurrency is not None:
-            by_request = config.concurrency_by == "request"
-            places = ClosedLoop(
-                config.concurrency, first, workload.num_sessions, "request" if by_request else "session"
-            )
-            workload.closed_loops.append(places)
+            loop = ClosedLoop(config.concurrency, first, workload.num_sessions, config.concurrency_by)
+            workload.closed_loops.append(loop)
     return workload

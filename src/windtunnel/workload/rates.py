@@ -53,8 +53,8 @@ class PiecewiseLinear:
         base_s = np.zeros(len(expected))
         rest = expected
         if self._last_rate is None:
-            periods = np.floor(expected / total)
-            rest = expected - periods * total
+            periods = np.maximum(np.ceil(expected / total) - 1.0, 0.0)
+            rest = np.clip(expected - periods * total, 0.0, total)
             base_s = periods * period_s
         # `left` finds the first piece by whose end the number is reached, so pieces without arrivals are passed over
         piece = np.clip(np.searchsorted(self._counts, rest, side="left") - 1, 0, len(self._durations_s) - 1)
@@ -66,7 +66,8 @@ class PiecewiseLinear:
                 times_s[beyond] = period_s + (rest[beyond] - total) / self._last_rate
             else:
                 times_s[beyond] = np.inf
-        return times_s * 1000.0
+        with np.errstate(over="ignore"):  # so late that it never comes
+            return times_s * 1000.0
 
     def _within_piece_s(self, piece: npt.NDArray[np.intp], count: FloatColumn) -> FloatColumn:
         """When `count` arrivals are expected after the start of a piece: the root of start t + slope/2 t^2 = count."""
