@@ -90,11 +90,17 @@ def test_the_class_of_each_request_is_in_its_record():
 
 
 def test_the_table_has_a_line_for_each_class():
-    header, fast, slow = class_lines(two_classes({"e2e_ms": 60.0}, None))
+    header, fast, slow = class_lines(two_classes({"e2e_ms": 60.0}, None), 160)
     assert header.split()[:4] == ["Class", "requests", "completed", "within"]
     assert fast.split()[:4] == ["fast", "2", "2", "1"]
     assert slow.split()[:4] == ["slow", "2", "2", "2"]
-    assert "within" not in class_lines(two_classes(None, None))[0]
+    assert "within" not in class_lines(two_classes(None, None), 160)[0]
+
+
+def test_columns_go_where_the_terminal_does_not_hold_them():
+    wide, narrow = (class_lines(two_classes(None, None), width) for width in (160, 60))
+    assert all(len(line) <= 60 for line in narrow)
+    assert all(long.startswith(short) for long, short in zip(wide, narrow, strict=True))
 
 
 def test_the_report_of_a_mixed_load_says_what_each_class_sends():

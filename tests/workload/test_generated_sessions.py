@@ -94,6 +94,32 @@ def test_groups_are_as_popular_as_zipf_says(exponent):
     assert chi_squared < 27.9  # 9 degrees of freedom, 0.1 %
 
 
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        {},
+        {"prefix_ratio": 0.3, "prefix_groups": 3},
+        {"prefix_ratio": 1.0, "prefix_groups": 2},
+        {"prefix_tokens": "uniform:min=1,max=90", "prefix_groups": 5},
+    ],
+)
+def test_many_sessions_of_one_turn_are_what_they_are_one_by_one(prefix):
+    at_once = generate(requests=90, isl="uniform:min=1,max=300", osl="geometric:mean=9", **prefix)
+    one_by_one = Workload("synthetic")
+    for r in range(90):
+        one_by_one.add(at_once.prompt_runs(r), at_once.output_tokens[r], time_ms=at_once.time_ms[r])
+    columns = ("input_tokens", "output_tokens", "session", "turn", "next_turn", "first_turn", "last_turn")
+    for name in (*columns, "_runs_end", "_run_origin", "_run_delta", "_run_end"):
+        assert getattr(at_once, name) == getattr(one_by_one, name), name
+
+
+@pytest.mark.parametrize("field", ["isl", "osl"])
+@pytest.mark.parametrize("turns", [1, 2])
+def test_a_length_that_no_request_has_is_refused(field, turns):
+    with pytest.raises(InputError, match=r"request 0: .*found 3000000000"):
+        generate(turns=turns, **{field: 3_000_000_000})
+
+
 def test_the_prefix_of_a_drawn_length_is_a_share_of_that_length():
     workload = generate(requests=50, isl="uniform:min=16,max=640", prefix_ratio=0.5, prefix_groups=1)
     for request in range(50):

@@ -91,7 +91,7 @@ def print_tables(result: SimulationResult, console: Console, summary: Summary | 
         print_line(line)
     if result.workload.class_names:
         print_line("")
-        header, *rows = class_lines(result)
+        header, *rows = class_lines(result, console.width)
         print_line(header, "bold")
         for row in rows:
             print_line(row)
@@ -136,8 +136,8 @@ def fact_lines(result: SimulationResult, summary: Summary, width: int) -> list[s
     return lines
 
 
-def class_lines(result: SimulationResult) -> list[str]:
-    """A heading and a line for each class of clients."""
+def class_lines(result: SimulationResult, width: int) -> list[str]:
+    """A heading and a line for each class of clients; columns go from the right where `width` does not hold them."""
     limits = class_limits(result.config)
     classes = summarize_classes(result.workload, result.record, result.config.slo, limits)
     columns = [(key, heading) for key, heading in _CLASS_COLUMNS if all(key in one for one in classes.values())]
@@ -145,7 +145,12 @@ def class_lines(result: SimulationResult) -> list[str]:
         [f"{one[key]:,}" if isinstance(one[key], int) else _number(one[key]) for one in classes.values()]
         for key, _ in columns
     ]
-    return _align([list(classes), *cells], columns, corner="Class")
+    lines = _align([list(classes), *cells], columns, corner="Class")
+    while len(lines[0]) > width and len(cells) > 1:
+        columns.pop()
+        cells.pop()
+        lines = _align([list(classes), *cells], columns, corner="Class")
+    return lines
 
 
 def _statistics(summary: Summary) -> list[list[str]]:

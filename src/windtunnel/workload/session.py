@@ -184,7 +184,15 @@ class Workload:
             input_tokens, output_tokens, time_ms: one entry a request.
             num_runs: runs of each prompt.
             runs: origins, deltas and ends of all runs in order, in the canonical form of `Content`.
+
+        Raises:
+            InputError: a prompt or an output is longer than any request's can be.
         """
+        for lengths in (input_tokens, output_tokens):
+            if lengths.max(initial=0) > MAX_TOKENS:
+                place = int(lengths.argmax())
+                longest = int(input_tokens[place]), int(output_tokens[place])
+                raise _unusable(self.num_requests + place, *longest, 0.0, None, self.num_sessions)
         first = self.num_requests
         sessions = np.arange(self.num_sessions, self.num_sessions + len(input_tokens), dtype=np.int64)
         requests = np.arange(first, first + len(input_tokens), dtype=np.int64)

@@ -9,9 +9,10 @@ come from; the draws are ours, since that peer's generator is not portable.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Sequence
 from math import floor, nan
+
+import numpy as np
 
 from windtunnel.config.schema import ArrivalConfig, SyntheticConfig
 from windtunnel.config.synthetic import MAX_SYNTHETIC_REQUESTS, GeneratedLoad
@@ -19,7 +20,7 @@ from windtunnel.errors import InputError
 from windtunnel.workload.arrival_choice import ArrivalChoice
 from windtunnel.workload.content import Run, output_origin
 from windtunnel.workload.length_files import LengthFile, read_lengths
-from windtunnel.workload.lengths import IntColumn, draw_counts, draw_delays_ms, pick
+from windtunnel.workload.lengths import FloatColumn, IntColumn, draw_counts, draw_delays_ms, pick
 from windtunnel.workload.loading import ObservedLengths
 from windtunnel.workload.prefix_groups import draw_groups
 from windtunnel.workload.session import MAX_TIME_MS, Workload
@@ -115,8 +116,12 @@ def add_sessions(
         group_tokens = draw_counts(config.prefix_tokens, config.prefix_groups, rng, field=f"{field}.prefix_tokens")
     workload.accumulates = workload.accumulates or config.accumulate
 
+    prefixes = _Prefixes(config.prefix_ratio, block_size, group_tokens)
     own_origin = first_origin + config.prefix_groups
-    shared = _SharedTokens(config.prefix_ratio, block_size)
+    if num_requests == num_sessions:
+        times_ms = np.full(num_sessions, nan) if arrival_ms is None else np.array(arrival_ms) / speedup
+        _add_single_turns(workload, isl, osl, times_ms, groups, prefixes, first_origin, own_origin)
+        return own_origin + num_requests
     delays = iter(delays_ms.tolist())
     lengths = zip(isl.tolist(), osl.tolist(), strict=True)
     for number, (group, num_turns) in enumerate(zip(groups.tolist(), turns.tolist(), strict=True)):
@@ -126,13 +131,8 @@ def add_sessions(
         for turn in range(num_turns):
             prompt, output = next(lengths)
             if turn == 0 or not config.accumulate:
-                own = prompt
-                runs = []
-                if group_tokens is not None:
-                    runs.append((first_origin + group, 0, int(group_tokens[group])))
-                elif prefix := shared.of(prompt):
-                    runs.append((first_origin + group, 0, prefix))
-                    own -= prefix
+                prefix, own = prefixes.of(prompt, group)
+                runs = [(first_origin + group, 0, prefix)] if prefix else []
             else:
                 own = prompt
             if own:
@@ -147,20 +147,57 @@ def add_sessions(
     return own_origin
 
 
-class _SharedTokens:
-    """How many tokens at the beginning of a prompt are those of its group."""
+def _add_single_turns(
+    workload: Workload,
+    isl: IntColumn,
+    osl: IntColumn,
+    times_ms: FloatColumn,
+    groups: IntColumn,
+    prefixes: _Prefixes,
+    first_origin: int,
+    own_origin: int,
+) -> None:
+    """Append sessions of one turn, as columns: what `Workload.add` would do for each, many times as fast."""
+    prefix, own = prefixes.of_all(isl, groups)
+    lengths = prefix + own
+    origins = np.stack((first_origin + groups, own_origin + np.arange(len(isl), dtype=np.int64)), axis=1)
+    deltas = np.stack((np.zeros_like(prefix), -prefix), axis=1)
+    ends = np.stack((prefix, lengths), axis=1)
+    is_run = np.stack((prefix > 0, own > 0), axis=1)
+    workload.extend(lengths, osl, times_ms, is_run.sum(axis=1), (origins[is_run], deltas[is_run], ends[is_run]))
 
-    def __init__(self, ratio: float, block_size: int) -> None:
+
+class _Prefixes:
+    """How many tokens at the beginning of a prompt are those of its group, and how many are its own.
+
+    Args:
+        ratio: share of the blocks of a prompt, halves rounded up (away from zero).
+        block_size: tokens of a block.
+        group_tokens: length of each group's prefix, which stands in front of the prompt, instead of a share of it.
+    """
+
+    def __init__(self, ratio: float, block_size: int, group_tokens: IntColumn | None) -> None:
         self._ratio = ratio
         self._block_size = block_size
-        self.of: Callable[[int], int] = cache(self._of)
+        self._group_tokens = group_tokens
 
-    def _of(self, isl: int) -> int:
-        """`prefix_ratio` of the prompt's blocks, halves rounded up (away from zero)."""
+    def of(self, isl: int, group: int) -> tuple[int, int]:
+        """Of one prompt."""
+        if self._group_tokens is not None:
+            return int(self._group_tokens[group]), isl
         share = -(-isl // self._block_size) * self._ratio
         whole = floor(share)
         blocks = whole + (share - whole >= 0.5)  # adding 0.5 first would round 0.49999999999999994 up
-        return min(blocks * self._block_size, isl)
+        prefix = min(blocks * self._block_size, isl)
+        return prefix, isl - prefix
+
+    def of_all(self, isl: IntColumn, groups: IntColumn) -> tuple[IntColumn, IntColumn]:
+        """Of many prompts."""
+        if self._group_tokens is not None:
+            return self._group_tokens[groups], isl
+        different, place = np.unique(isl, return_inverse=True)
+        prefix = np.array([self.of(length, 0)[0] for length in different.tolist()], dtype=np.int64)[place]
+        return prefix, isl - prefix
 
 
 def _draw_lengths(
