@@ -9,6 +9,7 @@ What is measured, and why it is a fair comparison, is in README.md.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import platform
@@ -371,8 +372,16 @@ def main() -> int:
         bench = Bench(Path(scratch), options.trace.resolve(), options.repeats, not options.no_peer)
         for name in options.only or CASES:
             rows += CASES[name](bench)
-    machine = {"python": platform.python_version(), "platform": platform.platform(), "cores": os.cpu_count()}
-    print(f"Python {machine['python']}, {machine['cores']} cores, load average {os.getloadavg()[0]:.1f}")
+    engine = importlib.util.find_spec("windtunnel.engine.engine")
+    compiled = engine is not None and not str(engine.origin).endswith(".py")
+    machine = {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+        "compiled": compiled,
+    }
+    how = "compiled" if compiled else "plain"
+    print(f"Python {machine['python']}, {how}, {machine['cores']} cores, load average {os.getloadavg()[0]:.1f}")
     print(table(rows))
     if options.json:
         samples = {case: [asdict(sample) for sample in taken] for case, taken in bench.samples.items()}

@@ -55,6 +55,10 @@ class PluginError(SimulationError):
     The original exception, if there was one, is `__cause__`.
     """
 
+    def __init__(self, message: str, cause: BaseException | None = None) -> None:
+        super().__init__(message)
+        self.__cause__ = cause  # set here too: compiled code forgets the `from` of a raise
+
 
 class StalledError(SimulationError):
     """Nothing can happen any more although requests remain: names them and what each waits for."""

@@ -124,16 +124,3 @@ def test_what_is_accepted_is_served_and_what_is_refused_is_by_the_pool_that_is_n
     engine.run()
     assert engine.finished == [0]
     assert (request.failure, request.preemptions) == ("", 0)
-
-
-@given(engines_and_requests())
-@fuzz(100)
-def test_the_quick_answer_is_the_long_one(case: tuple[dict[str, object], int, int]) -> None:
-    fields, prompt_tokens, output_tokens = case
-    quick, slow = scheduler(**fields), scheduler(**fields)
-    slow._certain_length = -1
-    for asked in (quick, slow):
-        assert asked.limit_output(prompt_tokens, output_tokens) == slow.limit_output(prompt_tokens, output_tokens)
-    assert quick.refusal_at_submission(prompt_tokens, output_tokens) == slow.refusal_at_submission(
-        prompt_tokens, output_tokens
-    )

@@ -113,17 +113,18 @@ class Pool:
         Raises:
             PluginError: the router raised, or answered with no worker that it may choose.
         """
+        route: Callable[..., object] = self.router.route  # whatever it returns
         try:
-            answer = self.router.route(request, self.routable, now_ms)
+            answer = route(request, self.routable, now_ms)
         except (Exception, SystemExit) as error:
             raise PluginError(
-                f"router {self.router_name} raised {error!r} for request {workload.request_id(request.number)}"
+                f"router {self.router_name} raised {error!r} for request {workload.request_id(request.number)}", error
             ) from error
         workers = self.workers
         if type(answer) is int and 0 <= answer < len(workers) and (worker := workers[answer]).is_routable:
             return worker
         try:
-            number = index(answer)  # an integer of numpy will do
+            number = index(answer)  # type: ignore[arg-type]  # an integer of numpy will do; nothing else
         except TypeError:
             number = -1
         if 0 <= number < len(workers) and (worker := workers[number]).is_routable:

@@ -133,7 +133,7 @@ class CheckedTiming:
         try:
             price = float(self.model.price_pass_ms(shape))
         except (Exception, SystemExit) as error:
-            raise PluginError(f"timing model {self.name}: price_pass_ms raised {error!r}") from error
+            raise PluginError(f"timing model {self.name}: price_pass_ms raised {error!r}", error) from error
         is_empty = not shape.chunk_tokens and not shape.num_decodes
         if not (0.0 < price < float("inf") or (is_empty and price == 0.0)):
             raise PluginError(f"timing model {self.name}: price_pass_ms returned {price}, expected finite ms above 0")
@@ -148,7 +148,7 @@ class CheckedTiming:
                 dtype=np.float64,
             )
         except (Exception, SystemExit) as error:
-            raise PluginError(f"timing model {self.name}: price_run_ms raised {error!r}") from error
+            raise PluginError(f"timing model {self.name}: price_run_ms raised {error!r}", error) from error
         if prices.shape != (passes,):
             raise PluginError(
                 f"timing model {self.name}: price_run_ms returned shape {prices.shape}, expected ({passes},)"
