@@ -13,15 +13,19 @@ from functools import partial
 
 from pydantic import ValidationError
 
+from windtunnel.cluster.agenda import Agenda
 from windtunnel.cluster.fabric import Fabric
 from windtunnel.cluster.handoff import Handoffs
 from windtunnel.cluster.pool import Fleet, Pool
 from windtunnel.cluster.router import LeastLoadedRouter, RandomRouter, RoundRobinRouter, Router
 from windtunnel.cluster.simulation import Simulation
+from windtunnel.cluster.traffic import Traffic
 from windtunnel.cluster.worker import Clock
 from windtunnel.config.schema import ROUTERS, TIMING_MODELS, Config, VllmConfig
+from windtunnel.config.sizing import memory_plan
 from windtunnel.config.timing import NEEDS_DEPLOYMENT
 from windtunnel.engine.engine import Engine
+from windtunnel.engine.kv.levels import Levels
 from windtunnel.engine.overlap import OverlapEngine
 from windtunnel.engine.rank_engine import RankEngine
 from windtunnel.engine.sglang import SglangScheduler
@@ -106,14 +110,32 @@ def simulate(
     if workload is None:
         workload = load_workload(config)
     clock = Clock()
+    agenda = Agenda()
+    levels = build_levels(config, Traffic(agenda, clock))
     record = Record(workload.num_requests, 0)
     fleet = Fleet(record, clock)
+
+    def note_landing(number: int) -> None:
+        """KV has come back from a tier: the scheduler of an engine is to look at it when its pass has ended."""
+        worker = fleet.workers[number]
+        if simulation.reach_boundary(worker, clock.now_ms):
+            simulation.wake(worker)
+
     if config.cluster.is_split:
         pools = _split_pools(config, timing, router, decode_router, router_name, fleet)
     else:
         record.decode_gpus_per_worker = gpus_per_worker(config)
         dp_size = config.cluster.dp_size
-        build = partial(build_engine, config, timing or build_timing(config))
+        own_timing = timing or build_timing(config)
+
+        def build(passes: PassColumns) -> Engine:
+            engine = build_engine(config, own_timing, passes)
+            if levels is not None:
+                offload = levels.for_engine()
+                engine.scheduler.attach_tiers(offload)
+                offload.on_landing = partial(note_landing, len(fleet.workers))
+            return engine
+
         pools = [Pool("", 0, router, router_name, fleet, build, dp_size)]
         for _ in range(config.cluster.workers):
             pools[0].start()
@@ -127,6 +149,7 @@ def simulate(
         ),
         pools,
         fleet,
+        agenda=agenda,
         cancel_after_ms=config.workload.cancel_after_ms or INFINITE,
         max_time_ms=INFINITE if config.max_time_s is None else config.max_time_s * 1000.0,
         progress=progress,
@@ -140,8 +163,12 @@ def simulate(
     except (PluginError, StalledError) as error:
         simulation.halt(clock.now_ms, "error")
         simulation.close()
+        if levels is not None:
+            record.offload = levels.counts()
         error.partial = Result(config, simulation.driver.workload, record, (time.perf_counter() - started) * 1000.0)
         raise
+    if levels is not None:
+        record.offload = levels.counts()
     return Result(config, simulation.driver.workload, record, (time.perf_counter() - started) * 1000.0)
 
 
@@ -197,6 +224,19 @@ def build_engine(config: Config, timing: TimingModel, passes: PassColumns) -> En
     if wanted.overlap_schedule:
         return OverlapEngine(scheduler, timing, passes)
     return engine_type(scheduler, timing, passes)
+
+
+def build_levels(config: Config, traffic: Traffic) -> Levels | None:
+    """The KV tiers that `engine.offload` describes, which each engine asks for its own; None without any."""
+    wanted = config.engine.offload
+    if wanted is None:
+        return None
+    kv_bytes_per_token = wanted.kv_bytes_per_token
+    if kv_bytes_per_token is None:
+        plan = memory_plan(config.engine, config.timing, config.cluster.dp_size)
+        assert plan is not None  # the schema has seen to it
+        kv_bytes_per_token = plan.bytes_per_token
+    return Levels(wanted, config.engine.tokens_per_block, kv_bytes_per_token, traffic)
 
 
 def gpus_per_worker(config: Config) -> int:

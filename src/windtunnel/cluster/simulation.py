@@ -63,6 +63,7 @@ class Simulation:
     Args:
         pools: the workers; a request arrives at the first of them.
         fleet: all engines that there are and will be.
+        agenda: the one that others make entries in too, if there are any.
         cancel_after_ms: clients give up on a request that has not ended this long after its arrival.
         max_time_ms: nothing later than this happens.
         progress: called now and then with (virtual ms, requests ended, requests in all).
@@ -76,6 +77,7 @@ class Simulation:
         pools: Sequence[Pool],
         fleet: Fleet,
         *,
+        agenda: Agenda | None = None,
         cancel_after_ms: float = INFINITE,
         max_time_ms: float = INFINITE,
         progress: Callable[[float, int, int], None] | None = None,
@@ -91,7 +93,7 @@ class Simulation:
         self.max_time_ms = max_time_ms
         self.progress = progress
         self.should_stop = should_stop
-        self.agenda = Agenda()
+        self.agenda = Agenda() if agenda is None else agenda
         self.live: dict[int, EngineRequest] = {}
         self.handoffs: Handoffs | None = None  # set by who builds a cluster that has any
         self._pool = self.pools[0]

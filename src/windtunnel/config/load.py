@@ -41,6 +41,11 @@ REPLACES: dict[str, tuple[str, ...]] = {
     "workload.speedup": ("workload.concurrency",),
     "cluster.workers": ("cluster.prefill_workers", "cluster.decode_workers", "cluster.transfer"),
     "cluster.prefill_workers": ("cluster.workers", "cluster.dp_size"),
+    **{
+        f"engine.offload.{tier}.{given}": (f"engine.offload.{tier}.{other}",)
+        for tier in ("host", "disk", "object_store")
+        for given, other in (("num_blocks", "size_gb"), ("size_gb", "num_blocks"))
+    },
 }
 
 

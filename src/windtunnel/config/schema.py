@@ -346,4 +346,13 @@ class Config(Section):
         classes = self.workload.classes.values()
         if classes and not self.slo.is_empty and all(load.slo is not None for load in classes):
             raise RuleError("{slo} has no effect: every class of clients has its own")
+        offload = self.engine.offload
+        is_deployed = self.timing.model is not None and self.timing.gpu is not None
+        if offload is not None and offload.kv_bytes_per_token is None and not is_deployed:
+            raise RuleError("{engine.offload.kv_bytes_per_token} is needed, or {timing.model} and {timing.gpu}")
+        if self.cluster.is_split:
+            for name in ("engine", *POOL_ENGINES):
+                own = getattr(self, name)
+                if own is not None and own.offload is not None:
+                    raise RuleError(f"{{{name}.offload}} is not modelled with {{cluster.prefill_workers}}")
         return self

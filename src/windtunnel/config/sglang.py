@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from windtunnel.config.offload import OffloadConfig
 from windtunnel.config.section import LARGEST_INT, Flag, PositiveInt, RuleError, Section
 from windtunnel.config.vllm import fcfs
 
@@ -53,6 +54,7 @@ class SglangConfig(Section):
         default=True, description="form the next batch while a pass runs, before its result is known"
     )
     behaviour: Literal["0.5.23"] = Field(default="0.5.23", description="the SGLang release whose decisions are made")
+    offload: OffloadConfig | None = Field(default=None, description="KV tiers behind GPU memory")
     fast_forward: Flag = Field(
         default=True, description="false computes every pass one by one: the same record, slower"
     )
@@ -62,6 +64,8 @@ class SglangConfig(Section):
         if "num_gpu_blocks" not in self.model_fields_set:
             # Whatever the page size, and as with the defaults of the other engine: the same GPU has the same memory.
             self.__dict__["num_gpu_blocks"] = max(DEFAULT_CAPACITY_TOKENS // self.page_size, 1)
+        if self.offload is not None and not self.enable_prefix_caching:
+            raise RuleError("{offload} has no effect without {enable_prefix_caching}: it restores cached prefixes")
         if self.chunked_prefill_size == 0:
             raise RuleError("{chunked_prefill_size} is 0: expected at least 1, or -1 for prompts in one pass")
         if 0 < self.chunked_prefill_size < self.page_size:

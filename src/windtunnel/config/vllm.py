@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from windtunnel.config.offload import OffloadConfig
 from windtunnel.config.section import Flag, NonNegativeInt, PositiveInt, RuleError, Section
 
 
@@ -52,12 +53,15 @@ class VllmConfig(Section):
     behaviour: Annotated[Literal["0.33", "0.20", "0.11"], BeforeValidator(_release)] = Field(
         default="0.33", description="the vLLM release whose decisions are made"
     )
+    offload: OffloadConfig | None = Field(default=None, description="KV tiers behind GPU memory")
     fast_forward: Flag = Field(
         default=True, description="false computes every pass one by one: the same record, slower"
     )
 
     @model_validator(mode="after")
     def _consistent(self) -> VllmConfig:
+        if self.offload is not None and not self.enable_prefix_caching:
+            raise RuleError("{offload} has no effect without {enable_prefix_caching}: it restores cached prefixes")
         if self.long_prefill_token_threshold_adaptive and not self.long_prefill_token_threshold:
             raise RuleError("{long_prefill_token_threshold_adaptive} needs {long_prefill_token_threshold} above 0")
         if self.behaviour != "0.33":

@@ -131,6 +131,14 @@ class PrefillBudget:
         self._spend(request, want, min(request.max_output_tokens, OUTPUT_CLIP))
         return self.state()
 
+    def has_kv(self, request: SglangRequest, node: RadixNode) -> bool:
+        """Whether `add`, with a prefix cache, would get beyond its question for KV."""
+        cache = self._cache
+        want = request.prompt_tokens + request.output_tokens - request.prefix
+        output = min(request.max_output_tokens - request.output_tokens, OUTPUT_CLIP)
+        free = cache.free_tokens + cache.evictable_tokens - cache.unheld_tokens(node)
+        return want + output + self._page < free - self._charged_total
+
     def _spend(self, request: SglangRequest, tokens: int, output_tokens: int) -> None:
         page = self._page
         start = request.prefix

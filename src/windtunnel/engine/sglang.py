@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import deque
 
 from windtunnel.config.sglang import SglangConfig
+from windtunnel.engine.kv.offload import Offload
 from windtunnel.engine.kv.radix import RadixCache
 from windtunnel.engine.new_token_ratio import NewTokenRatio
 from windtunnel.engine.prefill_budget import PrefillBudget, Verdict
@@ -23,6 +24,7 @@ from windtunnel.engine.request import EngineRequest
 from windtunnel.engine.retraction import retract
 from windtunnel.engine.running_batch import RunningBatch
 from windtunnel.engine.sglang_ledger import SglangLedger
+from windtunnel.engine.sglang_offload import SglangOffload
 from windtunnel.engine.sglang_request import NO_CHUNKS, Batch, SglangRequest
 from windtunnel.engine.sglang_submission import limit_output, refusal, safe_length
 from windtunnel.engine.turn_observer import TurnObserver
@@ -39,6 +41,7 @@ class SglangScheduler:
         finished: requests that ended since the owner last took the list.
         ledger: what each request holds.
         pool: the KV pages.
+        offload: the KV tiers behind the pool, if there are any.
         request_type: what `submit` takes.
     """
 
@@ -61,6 +64,7 @@ class SglangScheduler:
         self.order = QueueOrder(policy, self.pool, refreshes=caching and config.eviction_policy == "lru")
         self.ratio = NewTokenRatio(config.schedule_conservativeness)
         self.observer: TurnObserver | None = None
+        self.offload: SglangOffload | None = None
         self.waiting: deque[SglangRequest] = deque()
         self.running = RunningBatch(config.page_size, self.ratio, config.overlap_schedule)
         self.group = self.running.group
@@ -72,6 +76,10 @@ class SglangScheduler:
         self._shape = PassShape()
         self.safe_prompt_tokens = self.safe_total_tokens = safe_length(config)
         self._entries = 0
+
+    def attach_tiers(self, tiers: Offload) -> None:
+        """Put KV tiers behind the pool; before the first request."""
+        self.offload = SglangOffload(tiers, self.pool)
 
     # --- the front end
 
@@ -97,8 +105,9 @@ class SglangScheduler:
         What it has computed goes to the cache, as that of a request that ends by itself.
         """
         assert isinstance(request, SglangRequest)
+        parked = self.offload is not None and self.offload.tiers.give_up(request, now_ms)
         self.ledger.account(request, now_ms)
-        if not request.has_row:
+        if not request.has_row and not parked:
             self.waiting.remove(request)
         if request.decoding:
             self.running.leave_group(request)
@@ -106,10 +115,12 @@ class SglangScheduler:
         if request is self._chunked:
             self._chunked = None
         self.ledger.remove(request, keep=True)
+        if self.offload is not None:
+            self.offload.note_end(request)
 
     @property
     def num_waiting(self) -> int:
-        return len(self.waiting)
+        return len(self.waiting) if self.offload is None else len(self.waiting) + self.offload.num_parked
 
     @property
     def num_running(self) -> int:
@@ -122,6 +133,8 @@ class SglangScheduler:
 
     def settle(self, now_ms: float) -> list[EngineRequest]:
         """The simulation stops: bring all requests up to date and return them, in the order of their submission."""
+        if self.offload is not None:
+            self.offload.tiers.settle(now_ms)
         remaining = list(self.ledger.live.values())
         for request in remaining:
             if request.marker_ms < now_ms:
@@ -159,6 +172,8 @@ class SglangScheduler:
 
         They end at the first completion, and before a pass that free and evictable pages do not cover.
         """
+        if self.offload is not None and self.offload.tiers.landed:
+            self.waiting.extendleft(reversed(self.offload.land()))
         last = self._last
         if self._chunked is not None or self.ledger.departed or (last is not None and last.chunks):
             self._open_turn(last)
@@ -167,7 +182,7 @@ class SglangScheduler:
             return 0
         if self.waiting and not self.running.full:
             return 0
-        if self.overlap and (last is None or last.enders or (last.chunks and self._frees_pages(last))):
+        if self.overlap and (last is None or last.enders or (last.chunks and self._has_effect(last))):
             return 0  # its result, or the lack of one, makes this turn different from the next
         return group.passes_within(self.pool.free_blocks, group.finish_step - group.step)
 
@@ -230,8 +245,13 @@ class SglangScheduler:
         if self.observer is not None:
             self.observer.on_scheduled(batch)
 
-    def _frees_pages(self, batch: Batch) -> bool:
-        """Whether the result of a batch of prompts, which is in flight, may free pages that are in the tree already."""
+    def _has_effect(self, batch: Batch) -> bool:
+        """Whether the result of a batch of prompts, which is in flight, may free pages that are in the tree already.
+
+        With KV tiers it is written to them, when it is known.
+        """
+        if self.offload is not None:
+            return True
         chunk = batch.chunks[0]
         return len(batch.chunks) > 1 or self.pool.knows_more(chunk.request.lease, chunk.end)
 
@@ -290,6 +310,8 @@ class SglangScheduler:
         """Distinct tokens in the pages that requests hold."""
         pool = self.pool
         held = pool.num_blocks * self.page_size - pool.free_tokens - pool.evictable_tokens
+        if self.offload is not None:
+            held -= self.offload.in_transit_tokens()
         return held - self.group.unfilled_tokens() - self.ledger.unfilled_tokens()
 
     def _open_turn(self, last: Batch | None) -> None:
@@ -371,9 +393,14 @@ class SglangScheduler:
             taken = len(chunks)
             if most is not None and taken >= most:
                 return
+            if self.offload is not None and budget.has_kv(request, node) and self.offload.parks(request, node):
+                waiting.popleft()
+                continue
             verdict = budget.add(request, node)
             if len(chunks) > taken:
                 waiting.popleft()
+                if self.offload is not None:
+                    self.offload.admitted(request)
             if verdict is not Verdict.GO_ON:
                 if verdict is Verdict.NO_KV:
                     running.full = bool(chunks) or bool(running.members)
@@ -473,6 +500,8 @@ class SglangScheduler:
             request = chunk.request
             if request.gone or request.retracted:
                 continue
+            if self.offload is not None:
+                self.offload.note_chunk(request, chunk.end)
             recovering = request.recovering
             request.note_chunk(batch.start_ms, end_ms)
             if recovering:
@@ -504,6 +533,8 @@ class SglangScheduler:
     def _complete(self, request: SglangRequest) -> None:
         self.ledger.remove(request, keep=True)
         self.finished.append(request)
+        if self.offload is not None:
+            self.offload.note_end(request)
 
     # --- what several of these do
 
@@ -515,6 +546,8 @@ class SglangScheduler:
     def _fail(self, request: SglangRequest, reason: str) -> None:
         request.failure = reason
         self.finished.append(request)
+        if self.offload is not None:
+            self.offload.note_end(request)
         if self.observer is not None:
             self.observer.on_failure(request)
 

@@ -16,10 +16,12 @@ from collections import deque
 from windtunnel.config.schema import VllmConfig
 from windtunnel.engine.behaviour import BEHAVIOURS
 from windtunnel.engine.kv.block_pool import BlockPool
+from windtunnel.engine.kv.offload import Offload
 from windtunnel.engine.kv.prefix_tree import Match
 from windtunnel.engine.observer import BatchRow, PassObserver
 from windtunnel.engine.request import EngineRequest
 from windtunnel.engine.vllm_decodes import VllmDecodes
+from windtunnel.engine.vllm_offload import VllmOffload
 from windtunnel.engine.vllm_submission import refusal, safe_lengths
 from windtunnel.record.columns import PassColumns
 from windtunnel.timing.base import PassShape
@@ -40,6 +42,7 @@ class VllmScheduler:
         finished: requests that ended since the owner last took the list.
         pool: the KV blocks.
         decodes: the requests of the batch that decode; group: what they have in common.
+        offload: the KV tiers behind the pool, if there are any.
         request_type: what `submit` takes.
         safe_prompt_tokens, safe_total_tokens: a request whose prompt, and prompt and output together, are no longer
             is neither cut short nor refused.
@@ -73,6 +76,7 @@ class VllmScheduler:
             unhashed_first=self.behaviour.reuses_unhashed_first,
         )
         self.observer: PassObserver | None = None
+        self.offload: VllmOffload | None = None
         self.waiting: deque[EngineRequest] = deque()
         self.running: dict[int, EngineRequest] = {}
         self.finished: list[EngineRequest] = []
@@ -86,6 +90,10 @@ class VllmScheduler:
         self._chunks: list[EngineRequest] = []  # of the pass in flight, in batch order
         self._rows: list[EngineRequest] = []  # ... all of its requests, when it goes request by request
         self._decoders: list[EngineRequest] = []  # ... and the members that the group had before
+
+    def attach_tiers(self, tiers: Offload) -> None:
+        """Put KV tiers behind the pool; before the first request."""
+        self.offload = VllmOffload(tiers, self.pool)
 
     # --- the front end
 
@@ -125,15 +133,17 @@ class VllmScheduler:
                 request.note_wait(now_ms)
             del self.running[request.admission]
             self.pool.release(request.table)
-        else:
+        elif self.offload is None or not self.offload.tiers.give_up(request, now_ms):
             self.waiting.remove(request)
             request.note_wait(now_ms)
+        if self.offload is not None:
+            self.offload.note_end(request)
         self._head_refused = False
         del self.decodes.by_output[request.origin]
 
     @property
     def num_waiting(self) -> int:
-        return len(self.waiting)
+        return len(self.waiting) if self.offload is None else len(self.waiting) + self.offload.num_parked
 
     @property
     def num_running(self) -> int:
@@ -146,6 +156,8 @@ class VllmScheduler:
         accounted for until then.
         """
         remaining = [*self.running.values(), *self.waiting]
+        if self.offload is not None:
+            remaining += self.offload.tiers.settle(now_ms)
         for request in remaining:
             if request.decoding and not self.decodes.suspended:
                 self.decodes.leave(request, now_ms)
@@ -190,6 +202,8 @@ class VllmScheduler:
 
         They end at the first completion, and before a pass that the free blocks do not cover.
         """
+        if self.offload is not None and self.offload.tiers.landed:
+            self._return_from_tiers(self.offload)
         group = self.group
         decodes = group.size
         if (
@@ -276,6 +290,8 @@ class VllmScheduler:
         else:
             for request in self._decoders:
                 unfilled += request.table.owned * bs - request.computed
+        if self.offload is not None:
+            unfilled += self.offload.in_transit_tokens()
         return (self.pool.num_blocks - self.pool.free_blocks) * bs - unfilled
 
     def _schedule_group(self, now_ms: float) -> PassShape | None:
@@ -490,6 +506,8 @@ class VllmScheduler:
                     observer.on_refusal(request, hit_tokens, self.pool.free_blocks)
                 return
             waiting.popleft()
+            if self.offload is not None and self.offload.parks(request, match):
+                continue
             self.pool.hold(request.table, match)
             request.computed += hit_tokens
             self._admissions += 1
@@ -501,6 +519,15 @@ class VllmScheduler:
                 observer.on_admission(request, hit_tokens)
             self._compute(request, tokens, shape)
             budget -= tokens
+
+    def _return_from_tiers(self, offload: VllmOffload) -> None:
+        """Requests whose KV has been restored are the next to be admitted."""
+        for request in reversed(offload.land()):
+            if self.by_priority:
+                self._enqueue(request)
+            else:
+                self.waiting.appendleft(request)
+        self._head_refused = False
 
     def _put_back(self) -> None:
         """Those that were passed over in an admission keep their places."""
@@ -573,6 +600,8 @@ class VllmScheduler:
         ends = self.passes.end_ms
         end_ms = ends[-1]
         request.note_chunk(start_ms, end_ms)
+        if self.offload is not None:
+            self.offload.note_chunk(request)
         if request.computed < request.prompt_tokens + request.output_tokens:
             return
         self._prefilling.remove(request)
@@ -610,6 +639,8 @@ class VllmScheduler:
         del self.running[request.admission]
         del self.decodes.by_output[request.origin]
         self.finished.append(request)
+        if self.offload is not None:
+            self.offload.note_end(request)
         self._head_refused = False
 
     def _regroup(self) -> None:

@@ -123,6 +123,51 @@ class PassColumns:
         self.cuts = 0
 
 
+class TierCounts:
+    """What went through one memory tier behind the KV caches, all of its copies together.
+
+    Attributes:
+        name: "host", "disk" or "object_store".
+        hit_tokens: tokens that restores took from it; stored_tokens: those that were written to it.
+        evicted_tokens: those that made room; dropped_tokens: those that found no room when they were to be written.
+        written_bytes, read_bytes: over its links, as far as transfers completed.
+        write_busy_ms, read_busy_ms: time during which bytes flowed.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.hit_tokens = 0
+        self.stored_tokens = 0
+        self.evicted_tokens = 0
+        self.dropped_tokens = 0
+        self.written_bytes = 0
+        self.read_bytes = 0
+        self.write_busy_ms = 0.0
+        self.read_busy_ms = 0.0
+
+
+class OffloadCounts:
+    """What KV offload did, over all engines.
+
+    Attributes:
+        tiers: host memory first.
+        lookups: admissions that asked for KV beyond the cache of their engine; lookup_tokens: what they lacked.
+        waits: admissions that waited for transfers that others had begun.
+        fallbacks: restores that were cut short, or given up, because the host had no room.
+        cancelled: requests that gave up while they waited for KV.
+        restored_tokens: what each request got back before it was first admitted, by tier; by request number.
+    """
+
+    def __init__(self) -> None:
+        self.tiers: list[TierCounts] = []
+        self.lookups = 0
+        self.lookup_tokens = 0
+        self.waits = 0
+        self.fallbacks = 0
+        self.cancelled = 0
+        self.restored_tokens: dict[int, list[int]] = {}
+
+
 class Record:
     """Everything a report needs about one simulation.
 
@@ -135,6 +180,7 @@ class Record:
         worker_ms, prefill_worker_ms: time integral of the number of provisioned workers, of those that (also) decode
             and of those that only prefill.
         decode_gpus_per_worker, prefill_gpus_per_worker: GPUs of each.
+        offload: what KV offload did, None without it.
         interrupted: why the simulation stopped early ("time cap", "interrupt"), else "".
     """
 
@@ -148,4 +194,5 @@ class Record:
         self.prefill_worker_ms = 0.0
         self.decode_gpus_per_worker = 1
         self.prefill_gpus_per_worker = 0
+        self.offload: OffloadCounts | None = None
         self.interrupted = ""

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from windtunnel.config.schema import Config, SloConfig
 from windtunnel.record.columns import Record, Status
 from windtunnel.report.distribution import FloatArray, IntArray, describe
+from windtunnel.report.offload import offload_facts
 from windtunnel.report.token_times import BoolArray, TokenTimes
 from windtunnel.workload.session import Workload
 
@@ -127,6 +128,8 @@ def summarize(
         "prefix_cache_hit_ratio": total(requests.hit_tokens, completed) / max(input_tokens, 1),
         "prefix_cache_reused_ratio": total(requests.reused_tokens, completed) / max(input_tokens, 1),
     }
+    if record.offload is not None:
+        summary |= offload_facts(record, record.offload)
     return summary | latency_statistics(latencies, times, tokens, completed)
 
 

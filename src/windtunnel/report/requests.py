@@ -99,6 +99,7 @@ def _batch(result: SimulationResult, latencies: RequestLatencies, rows: IntArray
         "output_length": counts(requests.output_tokens),
         "prefix_hit_tokens": counts(requests.hit_tokens),
         "reused_input_tokens": counts(requests.reused_tokens),
+        **_restored_tokens(result, numbers),
         "preemptions": counts(requests.preemptions),
         "worker": worker_numbers(requests.worker),
         "queued_ms": times(requests.queued_ms),
@@ -129,3 +130,13 @@ def _class_column(workload: Workload, rows: IntArray) -> dict[str, Sequence[str]
     sessions = np.asarray(workload.session, dtype=np.int64)[rows]
     places = np.searchsorted(np.asarray(workload.class_ends), sessions, side="right")
     return {"class": [workload.class_names[place] for place in places.tolist()]}
+
+
+def _restored_tokens(result: SimulationResult, numbers: list[int]) -> dict[str, list[int]]:
+    """With KV offload, the tokens that each request got back from each tier before it was first admitted."""
+    offload = result.record.offload
+    if offload is None:
+        return {}
+    nothing = [0] * len(offload.tiers)
+    restored = [offload.restored_tokens.get(number, nothing) for number in numbers]
+    return {f"restored_{tier.name}_tokens": [tokens[i] for tokens in restored] for i, tier in enumerate(offload.tiers)}

@@ -234,6 +234,20 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
                 f"{_number(summary['goodput_output_throughput_tok_s'])} output tok/s",
             )
         )
+    if "offload_lookups" in summary:
+        shares = [
+            f"{summary[f'{tier}_hit_ratio']:.2%} from {tier.replace('_', ' ')}"
+            for tier in ("host", "disk", "object_store")
+            if f"{tier}_hit_ratio" in summary
+        ]
+        facts.append(
+            (
+                "KV offload",
+                f"{', '.join(shares)} of the tokens that GPU memory lacked; {summary['restored_requests']:,} "
+                f"requests waited for KV, {_number(summary['mean_transfer_ms'])} ms on average; "
+                f"{summary['offload_fallbacks']:,} fallbacks",
+            )
+        )
     facts.append(("GPU-hours", f"{summary['gpu_hours']:,.4f}"))
     return facts
 

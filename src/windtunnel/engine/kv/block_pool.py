@@ -43,6 +43,7 @@ class BlockPool:
         unhashed: where the nodes of queued blocks without a hash hang, if those have a place in the queue.
         blank: those of them without a hash that are used first; the others are in the queue.
         events: what happened since the owner last cleared it, if `log_events`.
+        evicted: blocks whose last copy was evicted since the owner last took them, in that order; None unless wanted.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class BlockPool:
         self._releases = 0  # of blocks that have no hash but a place in the queue
         self.log_events = log_events and caching
         self.events: list[CacheEvent] = []
+        self.evicted: list[CacheEvent] | None = None
 
     def match(self, content: Content, limit_blocks: int) -> Match:
         """The cached prefix of `content`, at most `limit_blocks` blocks. Changes nothing."""
@@ -136,11 +138,15 @@ class BlockPool:
             if len(node.copies) == 1:
                 if count < size:  # the tail of the only copy: the node shrinks
                     node.size = size - count
+                    if self.evicted is not None:
+                        self._note_eviction(self.evicted, node, node.depth + size - count, node.depth + size)
                     if self.log_events and node.parent is not self.unhashed:
                         self.events.append(
                             CacheEvent(False, node.content, node.depth + size - count, node.depth + size)
                         )
                     return
+                if self.evicted is not None:
+                    self._note_eviction(self.evicted, node, node.depth, node.depth + size)
                 self.tree.remove(node)
             elif count < size:  # other copies stay whole: only the lower part loses this one
                 self.tree.split(node, size - count)
@@ -151,6 +157,10 @@ class BlockPool:
             node.copies.remove(span)
             self._unlink(span)
             count -= size
+
+    def _note_eviction(self, evicted: list[CacheEvent], node: Node, first: int, end: int) -> None:
+        if node.parent is not self.unhashed:
+            evicted.append(CacheEvent(False, node.content, first, end))
 
     def release(self, table: BlockTable) -> None:
         """Give up all blocks of a table: hashed ones tail first to the back of the queue, the others to its front."""

@@ -84,6 +84,7 @@ class RadixCache:
         free_tokens: in pages that are neither in the tree nor held.
         evictable_tokens, protected_tokens: in nodes that nobody holds, and in the others.
         num_nodes: nodes of the tree, without its root.
+        evicted: what was evicted since the owner last took it, in that order; None unless wanted.
         events: what was stored and removed since the owner last cleared it, if `log_events`. The pages of one event
             are published in ascending order.
     """
@@ -105,6 +106,7 @@ class RadixCache:
         self.num_nodes = 0
         self.log_events = log_events and caching
         self.events: list[CacheEvent] = []
+        self.evicted: list[CacheEvent] | None = None
         self.root = RadixNode(None, (), Content.of(()), 0, 0, 0)
         self.root.holders = 1
         self._policy = eviction_policy
@@ -343,9 +345,8 @@ class RadixCache:
             self.free_tokens += size
             self.evictable_tokens -= size
             self.num_nodes -= 1
-            if self.log_events:
-                page = self.page_size
-                self.events.append(CacheEvent(False, node.content, node.start // page, node.end // page))
+            if self.log_events or self.evicted is not None:
+                self._note_eviction(node)
             del parent.children[node.key]
             node.parent = None
             if node.last > parent.last:
@@ -354,6 +355,14 @@ class RadixCache:
                 _cut_down(parent)
             if not parent.children and not parent.holders:  # the root has one
                 self._offer(parent)
+
+    def _note_eviction(self, node: RadixNode) -> None:
+        page = self.page_size
+        event = CacheEvent(False, node.content, node.start // page, node.end // page)
+        if self.log_events:
+            self.events.append(event)
+        if self.evicted is not None:
+            self.evicted.append(event)
 
     def _rank(self, node: RadixNode) -> Rank:
         """Its place in the order of eviction, lowest first."""

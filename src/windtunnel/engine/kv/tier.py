@@ -1,0 +1,348 @@
+"""What a memory tier behind the KV cache holds: which blocks, which of them are pinned, and which one goes next.
+
+A block is known by its lineage: its place and all tokens up to its end. So equal prefixes are one entry, whoever wrote
+them, and a tier may hold a block without those before it. A block is absent, filling (room is taken, its bytes are on
+their way) or resident. Resident blocks that nobody pins are evicted least recently used first, where a stretch that was
+stored, or let go by its last pin, counts as used from its end to its front: the front of a prefix stays longest. Rules
+of vLLM's offloading connector, whose LRU does the same with single blocks. Here blocks that came and were used together
+are one node of a tree, so a call costs what the stretches on its path cost, not the blocks. The tier moves no bytes and
+knows no time.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple, Protocol
+
+from windtunnel.workload.content import BlockKey, Content, agree_until
+
+UNLIMITED_BLOCKS = 1 << 60
+
+Range = tuple[int, int]  # blocks [first, end) of a sequence
+
+
+class BlockState(IntEnum):
+    """Of a block in a tier."""
+
+    ABSENT = 0
+    FILLING = 1
+    RESIDENT = 2
+
+
+class Waiter(Protocol):
+    """Who waits for a `Filler`."""
+
+    def go_on(self) -> None: ...
+
+
+class Filler:
+    """What fills or pins blocks and is done with it at a finite time; its owner subclasses it.
+
+    Attributes:
+        waiters: to be told then.
+    """
+
+    __slots__ = ("waiters",)
+
+    def __init__(self) -> None:
+        self.waiters: list[Waiter] = []
+
+    def done(self) -> None:
+        """Tell the waiters."""
+        waiters = self.waiters
+        self.waiters = []
+        for waiter in waiters:
+            waiter.go_on()
+
+
+class Stretch(NamedTuple):
+    """Blocks [first, end) of a sequence that are in one state.
+
+    Attributes:
+        idle: resident, and pinned by nobody.
+        filler: who fills them.
+    """
+
+    first: int
+    end: int
+    state: BlockState
+    idle: bool
+    filler: Filler | None
+
+
+class TierNode:
+    """Blocks [depth, depth + size) of any sequence through it, all in the same state.
+
+    Attributes:
+        before, after: neighbours in the order of eviction, for idle ones.
+    """
+
+    __slots__ = (
+        "after",
+        "before",
+        "children",
+        "content",
+        "depth",
+        "filler",
+        "key",
+        "parent",
+        "pins",
+        "size",
+        "state",
+    )
+
+    def __init__(self, parent: TierNode | None, key: BlockKey, content: Content, depth: int, size: int) -> None:
+        self.parent = parent
+        self.key = key
+        self.content = content
+        self.depth = depth
+        self.size = size
+        self.children: dict[BlockKey, TierNode] = {}
+        self.state = BlockState.ABSENT
+        self.pins = 0
+        self.filler: Filler | None = None
+        self.before: TierNode = self
+        self.after: TierNode = self
+
+
+class Tier:
+    """The blocks of one tier.
+
+    Attributes:
+        num_blocks: capacity.
+        free_blocks: room that nothing takes.
+        idle_blocks: resident and not pinned: they may be evicted.
+        evicted_blocks, dropped_blocks: so far; dropped are those that found no room when they were to be stored.
+        num_nodes: for tests and benchmarks, which count work instead of time.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.free_blocks = num_blocks
+        self.idle_blocks = 0
+        self.evicted_blocks = 0
+        self.dropped_blocks = 0
+        self.num_nodes = 0
+        self._root = TierNode(None, (), Content.of(()), 0, 0)
+        self._ring = self._root  # its `after` is evicted next
+        self._reach = 0  # see `_path`
+
+    def stretches(self, content: Content, first: int, limit: int) -> list[Stretch]:
+        """What the tier has of blocks [first, limit), in order; absent ones are stretches too. Changes nothing."""
+        found: list[Stretch] = []
+        at = first
+        for node in self._path(content, limit):
+            end = self._reach if node.depth + node.size > self._reach else node.depth + node.size
+            if end > at:
+                idle = node.state == BlockState.RESIDENT and not node.pins
+                found.append(Stretch(at, end, node.state, idle, node.filler))
+                at = end
+        if at < limit:
+            found.append(Stretch(at, limit, BlockState.ABSENT, False, None))
+        return found
+
+    def resident_until(self, content: Content, first: int, limit: int) -> int:
+        """The end of the longest stretch of resident blocks from `first` on, at most `limit`. Changes nothing."""
+        at = first
+        for node in self._path(content, limit):
+            end = self._reach if node.depth + node.size > self._reach else node.depth + node.size
+            if end > at:
+                if node.state != BlockState.RESIDENT:
+                    break
+                at = end
+        return at
+
+    def pin(self, content: Content, first: int, end: int) -> None:
+        """Keep blocks [first, end), none of them absent, from being evicted until they are unpinned as often."""
+        for node in self._carve(content, first, end):
+            assert node.state != BlockState.ABSENT
+            if node.state == BlockState.RESIDENT and not node.pins:
+                self._take_out(node)
+            node.pins += 1
+
+    def unpin(self, content: Content, first: int, end: int) -> None:
+        """Take back one pin of blocks [first, end); those that it leaves idle have been used just now."""
+        for node in reversed(self._carve(content, first, end)):
+            assert node.pins > 0
+            node.pins -= 1
+            if node.state == BlockState.RESIDENT and not node.pins:
+                self._put_in(node)
+
+    def reserve(self, content: Content, first: int, end: int, filler: Filler) -> list[Range]:
+        """Take room for those of blocks [first, end) that are absent, as many from the front as fit.
+
+        Others make room, never those of the stretch itself; what of it is resident has been used just now. Returns
+        the blocks that are filling now, which `fill` completes.
+        """
+        if not self.num_blocks:
+            self.dropped_blocks += end - first
+            return []
+        absent: list[Range] = []
+        kept: list[Range] = []
+        wanted = 0
+        for stretch in self.stretches(content, first, end):
+            if stretch.state == BlockState.ABSENT:
+                absent.append((stretch.first, stretch.end))
+                wanted += stretch.end - stretch.first
+            elif stretch.state == BlockState.RESIDENT:
+                kept.append((stretch.first, stretch.end))
+        for low, high in kept:
+            self.pin(content, low, high)
+        room = self.free_blocks + self.idle_blocks
+        if wanted > room:
+            self.dropped_blocks += wanted - room
+            wanted = room
+        if wanted > self.free_blocks:
+            self._evict(wanted - self.free_blocks)
+        self.free_blocks -= wanted
+        taken: list[Range] = []
+        for low, high in absent:
+            if not wanted:
+                break
+            if high - low > wanted:
+                high = low + wanted
+            wanted -= high - low
+            taken.append((low, high))
+            for node in self._carve(content, low, high):
+                node.state = BlockState.FILLING
+                node.filler = filler
+        for low, high in reversed(kept):
+            self.unpin(content, low, high)
+        return taken
+
+    def fill(self, content: Content, first: int, end: int) -> None:
+        """The bytes of filling blocks [first, end) have arrived."""
+        for node in reversed(self._carve(content, first, end)):
+            assert node.state == BlockState.FILLING
+            node.state = BlockState.RESIDENT
+            node.filler = None
+            if not node.pins:
+                self._put_in(node)
+
+    # --- the order of eviction
+
+    def _evict(self, count: int) -> None:
+        """Make so many idle blocks absent, of which there are enough."""
+        self.idle_blocks -= count
+        self.free_blocks += count
+        self.evicted_blocks += count
+        ring = self._ring
+        while count:
+            node = ring.after
+            if node.size > count:
+                self._split(node, node.size - count)  # `node` is the rest now
+            count -= node.size
+            self._unlink(node)
+            node.state = BlockState.ABSENT
+            self._prune(node)
+
+    def _take_out(self, node: TierNode) -> None:
+        self.idle_blocks -= node.size
+        self._unlink(node)
+
+    def _put_in(self, node: TierNode) -> None:
+        self.idle_blocks += node.size
+        ring = self._ring
+        last = ring.before
+        node.before = last
+        node.after = ring
+        last.after = node
+        ring.before = node
+
+    def _unlink(self, node: TierNode) -> None:
+        before = node.before
+        after = node.after
+        before.after = after
+        after.before = before
+
+    # --- the tree
+
+    def _path(self, content: Content, limit: int) -> list[TierNode]:
+        """The nodes on the way to block `limit`, as far as there are any; `_reach` is where they leave the way."""
+        path: list[TierNode] = []
+        bs = self.block_size
+        node = self._root
+        at = 0
+        while at < limit:
+            child = node.children.get(content.key(at * bs, bs))
+            if child is None:
+                break
+            end = at + child.size
+            if end > limit:
+                end = limit
+            if child.content is not content:
+                end = agree_until(content, child.content, at * bs, end * bs) // bs
+            path.append(child)
+            count = end - at
+            at = end
+            if count < child.size:
+                break
+            node = child
+        self._reach = at
+        return path
+
+    def _carve(self, content: Content, first: int, end: int) -> list[TierNode]:
+        """The nodes of exactly blocks [first, end): made where there are none, split where they reach beyond."""
+        carved: list[TierNode] = []
+        bs = self.block_size
+        node = self._root
+        at = 0
+        while at < end:
+            limit = first if at < first else end
+            key = content.key(at * bs, bs)
+            child = node.children.get(key)
+            if child is None:
+                child = TierNode(node, key, content, at, limit - at)
+                node.children[key] = child
+                self.num_nodes += 1
+            else:
+                stop = at + child.size
+                if stop > limit:
+                    stop = limit
+                if child.content is not content:
+                    stop = agree_until(content, child.content, at * bs, stop * bs) // bs
+                if stop - at < child.size:
+                    child = self._split(child, stop - at)
+            if at >= first:
+                carved.append(child)
+            at += child.size
+            node = child
+        return carved
+
+    def _split(self, node: TierNode, blocks: int) -> TierNode:
+        """Cut off the first `blocks` blocks of `node`; returns the new upper node, `node` is the rest.
+
+        Of idle ones the rest is evicted first.
+        """
+        parent = node.parent
+        assert parent is not None
+        upper = TierNode(parent, node.key, node.content, node.depth, blocks)
+        self.num_nodes += 1
+        upper.state = node.state
+        upper.pins = node.pins
+        upper.filler = node.filler
+        parent.children[node.key] = upper
+        node.parent = upper
+        node.depth += blocks
+        node.size -= blocks
+        bs = self.block_size
+        node.key = node.content.key(node.depth * bs, bs)
+        upper.children[node.key] = node
+        if node.state == BlockState.RESIDENT and not node.pins:
+            after = node.after
+            upper.before = node
+            upper.after = after
+            after.before = upper
+            node.after = upper
+        return upper
+
+    def _prune(self, node: TierNode) -> None:
+        """Drop an absent node, and those above it, if nothing hangs below."""
+        while not node.children and node.state == BlockState.ABSENT:
+            parent = node.parent
+            if parent is None:
+                return
+            del parent.children[node.key]
+            self.num_nodes -= 1
+            node = parent
