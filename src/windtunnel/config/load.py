@@ -178,10 +178,14 @@ def _require_classes(file: ConfigFile | None, given: Mapping[str, Assignment]) -
     known = [path.split(".")[2] for path in (file.lines if file else ()) if path.startswith("workload.classes.")]
     for path, assignment in given.items():
         parts = path.split(".")
-        if known and parts[:2] == ["workload", "classes"] and len(parts) > 2 and parts[2] not in known:
+        if parts[:2] != ["workload", "classes"] or len(parts) < 3 or parts[2] in known:
+            continue
+        if known:
             raise InputError(
                 f"unknown class '{parts[2]}': {closest(parts[2], dict.fromkeys(known))}", source=assignment.label
             )
+        if assignment.label.startswith("--slo"):
+            raise InputError(f"unknown class '{parts[2]}': the load has no classes of clients", source=assignment.label)
 
 
 def _by_path(assignments: Sequence[Assignment]) -> dict[str, Assignment]:

@@ -88,6 +88,10 @@ class ArrivalChoice:
             PluginError: a process of the user misbehaved.
         """
         if count is None and duration_s is not None:
+            expected = (self._arrival.rate or 0.0) * duration_s
+            if expected > MAX_SYNTHETIC_REQUESTS:
+                message = f"found {expected:.3g} arrivals to expect, more than the {MAX_SYNTHETIC_REQUESTS:,} that fit"
+                raise InputError(f"{message} in memory", field=f"{field}.duration_s")
             try:
                 return times_before_ms(self.process, duration_s * 1000.0, MAX_SYNTHETIC_REQUESTS)
             except InputError as error:
