@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from sglang_strategies import sglang_deployments
 from strategies import MAX_POLLS, Dice, Scenario, columns_of, scenarios
-from windtunnel import Result, Router, assembly, simulate
+from windtunnel import Result, assembly, simulate
+from windtunnel.cluster.autoscaler import ClusterSnapshot, ScalingDecision
 from windtunnel.cluster.simulation import Simulation
 from windtunnel.engine.sglang import SglangScheduler
 from windtunnel.engine.vllm import VllmScheduler
@@ -39,7 +40,7 @@ class Run:
         return not self.error and not self.record.interrupted
 
 
-def run(scenario: Scenario, *, fast_forward: bool = True, **objects: Router) -> Run:
+def run(scenario: Scenario, *, fast_forward: bool = True, **objects: Any) -> Run:
     """Simulate a scenario through the public entry point; a hang is a failure."""
     simulations: list[Simulation] = []
     polls = 0
@@ -85,6 +86,7 @@ def everything(record: Record) -> dict[str, object]:
     if record.handoffs is not None:
         for name, column in vars(record.handoffs).items():
             found[f"handoffs.{name}"] = [value.hex() if isinstance(value, float) else value for value in column]
+    found["worker_events"] = record.worker_events
     found["prefill_worker_ms"] = record.prefill_worker_ms.hex()
     return found
 
@@ -157,3 +159,39 @@ def split_scenarios(draw: st.DrawFn, sglang: bool = False) -> Scenario:
         "transfer": transfer,
     }
     return replace(scenario, topology={"cluster": cluster})
+
+
+@st.composite
+def scaled_scenarios(draw: st.DrawFn, split: bool = False) -> tuple[Scenario, RandomScaler]:
+    """Scenarios whose workers come and go."""
+    scenario = draw(split_scenarios() if split else scenarios())
+    dice = Dice(draw(st.binary(min_size=12, max_size=12)))
+    pools = ("prefill", "decode") if split else ("workers",)
+    interval_ms = dice.pick(3.0, 10.0, 41.5)
+    decisions = [{pool: dice.pick(1, 2, 3, 0) for pool in pools} for _ in range(dice.number(1, 5))]
+    decisions.append(dict.fromkeys(pools, 1))  # at the end there is somebody
+    startup_s = dice.pick(0.0, 0.004, 0.02)
+    cluster = {**scenario.topology.get("cluster", {}), "scaling": {"schedule": "unused", "startup_s": startup_s}}
+    return replace(scenario, topology={"cluster": cluster}), RandomScaler(interval_ms, decisions)
+
+
+class RandomScaler:
+    """Wants what it was given, one decision a tick, and keeps what it saw."""
+
+    def __init__(self, interval_ms: float, decisions: list[dict[str, int]]) -> None:
+        self.interval_ms = interval_ms
+        self.decisions = decisions
+        self.seen: list[ClusterSnapshot] = []
+
+    def __repr__(self) -> str:
+        return f"RandomScaler({self.interval_ms}, {self.decisions})"
+
+    def first_tick_ms(self) -> float:
+        self.seen = []
+        return self.interval_ms
+
+    def on_tick(self, snapshot: ClusterSnapshot) -> ScalingDecision:
+        self.seen.append(snapshot)
+        number = len(self.seen)
+        next_ms = snapshot.now_ms + self.interval_ms if number < len(self.decisions) else None
+        return ScalingDecision(self.decisions[number - 1], next_ms)

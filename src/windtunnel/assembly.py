@@ -14,16 +14,20 @@ from functools import partial
 from pydantic import ValidationError
 
 from windtunnel.cluster.agenda import Agenda
+from windtunnel.cluster.autoscaler import Autoscaler, SloAutoscaler, ThresholdAutoscaler
 from windtunnel.cluster.fabric import Fabric
 from windtunnel.cluster.handoff import Handoffs
 from windtunnel.cluster.pool import Fleet, Pool
 from windtunnel.cluster.router import LeastLoadedRouter, RandomRouter, RoundRobinRouter, Router
+from windtunnel.cluster.scaling import Scaling
 from windtunnel.cluster.simulation import Simulation
 from windtunnel.cluster.traffic import Traffic
 from windtunnel.cluster.worker import Clock
+from windtunnel.config.schedule import read_schedule
 from windtunnel.config.schema import ROUTERS, TIMING_MODELS, Config, VllmConfig
 from windtunnel.config.sizing import memory_plan
 from windtunnel.config.timing import NEEDS_DEPLOYMENT
+from windtunnel.config.topology import AUTOSCALERS
 from windtunnel.engine.engine import Engine
 from windtunnel.engine.kv.levels import Levels
 from windtunnel.engine.overlap import OverlapEngine
@@ -78,13 +82,14 @@ def simulate(
     router: Router | None = None,
     decode_router: Router | None = None,
     timing: TimingModel | None = None,
+    autoscaler: Autoscaler | None = None,
     progress: Progress | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> Result:
     """Run the simulation that `config` describes.
 
     Args:
-        workload, router, timing: objects to use instead of those that `config` names.
+        workload, router, timing, autoscaler: objects to use instead of those that `config` names.
         decode_router: with workers that only decode, who places requests on them; `router` if that is given alone.
         progress: called now and then with (virtual ms, requests ended, requests in all).
         should_stop: asked as often; True ends the simulation early with a partial record.
@@ -137,6 +142,8 @@ def simulate(
             return engine
 
         pools = [Pool("", 0, router, router_name, fleet, build, dp_size)]
+        pools[0].is_special |= config.cluster.scaling.is_on or autoscaler is not None
+        pools[0].tokens_per_block = config.engine.tokens_per_block
         for _ in range(config.cluster.workers):
             pools[0].start()
     simulation = Simulation(
@@ -157,6 +164,8 @@ def simulate(
     )
     if config.cluster.is_split:
         simulation.handoffs = build_handoffs(config, simulation)
+    if config.cluster.scaling.is_on or autoscaler is not None:
+        simulation.scaling = build_scaling(config, simulation, autoscaler, timing)
     started = time.perf_counter()
     try:
         simulation.run()
@@ -281,6 +290,7 @@ def _split_pools(
     ]
     for pool, workers in zip(pools, (config.cluster.prefill_workers, config.cluster.decode_workers), strict=True):
         pool.is_special = True
+        pool.tokens_per_block = config.engine.tokens_per_block
         for _ in range(workers or 0):
             pool.start()
     return pools
@@ -319,6 +329,64 @@ def build_handoffs(config: Config, simulation: Simulation) -> Handoffs:
         kv_bytes_per_token=config.kv_bytes_per_token or 0,
         sends_missing_only=wanted.bytes == "destination_missing",
     )
+
+
+def build_scaling(
+    config: Config, simulation: Simulation, autoscaler: Autoscaler | None, timing: TimingModel | None
+) -> Scaling:
+    """What makes the workers of a simulation come and go.
+
+    Raises:
+        InputError: a schedule or a policy cannot be used.
+    """
+    wanted = config.cluster.scaling
+    startup_ms = wanted.startup_s * 1000.0
+    pools = simulation.pools
+    if wanted.schedule is not None and autoscaler is None:
+        schedule = read_schedule(wanted.schedule, [pool.name or "workers" for pool in pools])
+        return Scaling(simulation, pools, startup_ms, schedule)
+    name = type(autoscaler).__name__ if autoscaler is not None else wanted.autoscaler or ""
+    if autoscaler is None:
+        autoscaler = build_autoscaler(config, timing)
+    return Scaling(simulation, pools, startup_ms, (), autoscaler, f"autoscaler {name}")
+
+
+def build_autoscaler(config: Config, timing: TimingModel | None) -> Autoscaler:
+    """The policy that `cluster.scaling` names."""
+    wanted = config.cluster.scaling
+    interval_ms = wanted.interval_s * 1000.0
+    if wanted.autoscaler == "threshold":
+        assert wanted.requests_per_worker is not None
+        return ThresholdAutoscaler(
+            wanted.requests_per_worker,
+            interval_ms,
+            wanted.stabilization_s * 1000.0,
+            wanted.min_workers,
+            wanted.max_workers,
+        )
+    if wanted.autoscaler == "slo":
+        assert wanted.itl_ms is not None
+        configs = {"workers": config}
+        if config.cluster.is_split:
+            configs = dict(zip(("prefill", "decode"), pool_configs(config), strict=True))
+        return SloAutoscaler(
+            {name: timing or build_timing(own) for name, own in configs.items()},
+            {name: own.engine.kv_capacity_tokens for name, own in configs.items()},
+            wanted.itl_ms,
+            interval_ms,
+            wanted.min_workers,
+            wanted.max_workers,
+        )
+    assert wanted.autoscaler is not None
+    policy = load_object(wanted.autoscaler, "cluster.scaling.autoscaler", AUTOSCALERS)
+    if callable(policy) and (inspect.isclass(policy) or not hasattr(policy, "on_tick")):
+        policy = _built(policy, wanted.autoscaler, {})
+    for method in ("first_tick_ms", "on_tick"):
+        if not callable(getattr(policy, method, None)):
+            raise InputError(
+                f"{wanted.autoscaler!r} is no autoscaler: it has no method {method}", field="cluster.scaling.autoscaler"
+            )
+    return policy  # type: ignore[return-value]  # its methods were looked up just above
 
 
 def build_router(config: Config, stream: str = "router") -> Router:

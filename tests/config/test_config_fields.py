@@ -44,6 +44,12 @@ BESIDE: dict[str, list[str]] = {
     "workload.concurrency_by": ["workload.concurrency=1"],
     "engine.long_prefill_token_threshold_adaptive": ["engine.long_prefill_token_threshold=1"],
     "cluster.router.tie_break": ["cluster.router.kind=least-loaded"],
+    **{
+        f"cluster.scaling.{name}": ["cluster.scaling.autoscaler=threshold", "cluster.scaling.requests_per_worker=7"]
+        for name in ("autoscaler", "interval_s", "requests_per_worker", "stabilization_s", "min_workers", "max_workers")
+    },
+    "cluster.scaling.startup_s": ["cluster.scaling.schedule=FILE"],
+    "cluster.scaling.itl_ms": ["cluster.scaling.autoscaler=slo"],
     "cluster.prefill_workers": ["cluster.decode_workers=7"],
     "cluster.decode_workers": ["cluster.prefill_workers=7"],
     **{
@@ -71,9 +77,15 @@ SPECIAL: dict[str, tuple[str, object]] = {
     **{f"timing.{name}": ("4", 4) for name in ("tp", "ep")},
     "timing.engine_log": ("GPU KV cache size: 10,000 tokens", "GPU KV cache size: 10,000 tokens"),
     "timing.gpu_memory_utilization": ("0.75", 0.75),
+    "cluster.scaling.autoscaler": ("threshold", "threshold"),
 }
 
 
+NEEDED = (
+    "cluster.scaling.autoscaler",
+    "cluster.scaling.requests_per_worker",
+    "cluster.scaling.itl_ms",
+)  # null only where they have no meaning
 MINUS_ONE = {  # fields that it means something to
     f"{section}.chunked_prefill_size" for section in ("engine", *POOL_ENGINES)
 }
@@ -162,7 +174,7 @@ def test_a_field_refuses_what_is_no_value_of_it(field, text):
 @pytest.mark.parametrize("field", VALUES, ids=lambda field: field.path)
 def test_a_field_takes_null_only_if_it_says_so(field):
     sets = [parse_set(f"{field.path}=null"), *beside(field)]
-    if field.path in TOGETHER:  # they are given together or not at all
+    if field.path in TOGETHER or field.path in NEEDED:  # they are given together or not at all
         sets = sets[:1]
     if field.path == "workload.synthetic.rate":
         sets.append(parse_set("workload.concurrency=1"))

@@ -77,6 +77,10 @@ class Agenda:
         heappop(self.entries)[3].happen(now_ms)
         return True
 
+    def is_tick_next(self) -> bool:
+        """Whether what is next is a tick, so that nothing else on the agenda is left at its time."""
+        return bool(self.entries) and self.entries[0][1] == Kind.TICK
+
     def has_only_ticks(self) -> bool:
         """Whether nothing but ticks is still due."""
         return all(entry[1] == Kind.TICK or not entry[3].is_due() for entry in self.entries)

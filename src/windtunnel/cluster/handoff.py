@@ -43,7 +43,8 @@ class Cluster(Protocol):
     def submit(self, worker: Worker, request: EngineRequest, now_ms: float) -> None: ...
     def reach_boundary(self, worker: Worker, now_ms: float) -> bool: ...
     def wake(self, worker: Worker) -> None: ...
-    def close_handoff(self, request: EngineRequest, worker: Worker, now_ms: float) -> None: ...
+    def close_handoff(self, request: EngineRequest, worker: Worker | None, now_ms: float) -> None: ...
+    def left(self, worker: Worker, now_ms: float) -> None: ...
 
 
 class Dock:
@@ -99,6 +100,14 @@ class Handoff:
     def arrived(self, now_ms: float) -> None:
         """Its KV has crossed the network."""
         self.owner.sent(self, now_ms)
+
+    def is_due(self) -> bool:
+        """Whether it still waits for a worker, if it did."""
+        return self.owner.live.get(self.routed.number) is self
+
+    def resume(self, now_ms: float) -> None:
+        """There is a worker again in the pool that it waits for."""
+        self.owner.resume(self, now_ms)
 
 
 class Handoffs:
@@ -223,15 +232,14 @@ class Handoffs:
         if dock.pending:
             self._grant(worker, dock, now_ms)
 
-    def finish(self, now_ms: float) -> list[tuple[EngineRequest, Worker]]:
+    def finish(self, now_ms: float) -> list[tuple[EngineRequest, Worker | None]]:
         """The simulation stops: the requests that are at no engine, accounted for up to now, and where they are."""
-        found: list[tuple[EngineRequest, Worker]] = []
+        found: list[tuple[EngineRequest, Worker | None]] = []
         for handoff in list(self.live.values()):
             if handoff.stage in (Stage.WAITING, Stage.HELD, Stage.SENT):
                 source = handoff.source
                 assert source is not None
                 worker = handoff.source_worker or handoff.target_worker
-                assert worker is not None
                 self._account(handoff, source, now_ms)
                 found.append((source, worker))
             self._write(handoff)
@@ -248,7 +256,19 @@ class Handoffs:
         self._cluster.live[routed.number] = request
         return request
 
+    def resume(self, handoff: Handoff, now_ms: float) -> None:
+        """A hand-off goes on that waited for a worker."""
+        if handoff.is_held or (self._destination_first and not handoff.is_reserved):
+            self._reserve(handoff, now_ms)
+        else:
+            self._prefill(handoff, now_ms)
+
     def _prefill(self, handoff: Handoff, now_ms: float) -> None:
+        if not self.prefill.routable:
+            if handoff.source is None:
+                self._make_source(handoff)
+            self.prefill.parked.append(handoff)
+            return
         worker = self.prefill.place(handoff.routed, now_ms, self._workload)
         request = handoff.source or self._make_source(handoff)
         handoff.source_worker = worker
@@ -260,6 +280,7 @@ class Handoffs:
         worker = handoff.source_worker
         assert worker is not None
         worker.num_requests -= 1
+        self._cluster.left(worker, now_ms)
         handoff.is_held = False
         if self._cluster.reach_boundary(worker, now_ms):
             self._release(worker, handoff.source, now_ms)
@@ -281,6 +302,9 @@ class Handoffs:
     # --- the destination
 
     def _reserve(self, handoff: Handoff, now_ms: float) -> None:
+        if not self.decode.routable:
+            self.decode.parked.append(handoff)
+            return
         worker = self.decode.place(handoff.routed, now_ms, self._workload)
         routed = handoff.routed
         request_type = worker.engine.scheduler.request_type
@@ -378,6 +402,7 @@ class Handoffs:
         if worker is None or target is None:
             return
         worker.num_requests -= 1
+        self._cluster.left(worker, now_ms)
         dock = self._dock(worker)
         if handoff in dock.pending:
             was_first = dock.pending[0] is handoff
@@ -417,7 +442,6 @@ class Handoffs:
             self._leave_source(handoff, now_ms)
         else:
             worker = handoff.target_worker
-        assert worker is not None
         self._write(handoff)
         self._cluster.close_handoff(source, worker, now_ms)
 

@@ -6,8 +6,11 @@ answers. It never decides when workers come and go.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from enum import IntEnum
 from operator import index
+from typing import Protocol
 
 from windtunnel.cluster.rank_group import RankGroup
 from windtunnel.cluster.router.base import RoutedRequest, Router
@@ -17,6 +20,8 @@ from windtunnel.engine.rank_engine import RankEngine
 from windtunnel.errors import PluginError
 from windtunnel.record.columns import PassColumns, Record
 from windtunnel.workload.session import Workload
+
+INFINITE = float("inf")
 
 
 class Fleet:
@@ -34,6 +39,44 @@ class Fleet:
         self.clock = clock
 
 
+class State(IntEnum):
+    """Where a worker is in its life."""
+
+    STARTING = 0
+    ACTIVE = 1
+    DRAINING = 2
+    DOWN = 3
+    REMOVED = 4
+
+
+class Life:
+    """A worker of a pool, with all its ranks.
+
+    Attributes:
+        number: its place among the workers of its pool, from 0.
+        start_ms, end_ms: from when to when it is provisioned; infinite while it is.
+    """
+
+    __slots__ = ("end_ms", "number", "ranks", "start_ms", "state")
+
+    def __init__(self, number: int, ranks: list[Worker], start_ms: float, state: State) -> None:
+        self.number = number
+        self.ranks = ranks
+        self.start_ms = start_ms
+        self.end_ms = INFINITE
+        self.state = state
+
+
+class Parked(Protocol):
+    """A request that waits for a worker to become routable."""
+
+    def is_due(self) -> bool:
+        """Whether it still waits."""
+        ...
+
+    def resume(self, now_ms: float) -> None: ...
+
+
 class Pool:
     """Workers that do the same work.
 
@@ -44,7 +87,10 @@ class Pool:
         workers: all there ever were, by number. With data parallelism every rank is one of them.
         routable: those that the router may choose, in ascending order.
         front: a scheduler to ask about requests before there is a worker for them; exists once a worker has joined.
-        is_special: see `Worker.is_special`.
+        lives: its workers, however many ranks they have.
+        parked: what waits for a worker to become routable, as long as none is.
+        is_special: see `Worker.is_special`; of workers yet to start.
+        tokens_per_block: of its KV caches.
 
     Args:
         build: makes the engine that writes to some pass columns.
@@ -68,18 +114,22 @@ class Pool:
         self.front: Scheduler
         self.workers: list[Worker] = []
         self.routable: tuple[Worker, ...] = ()
+        self.lives: list[Life] = []
+        self.parked: deque[Parked] = deque()
         self.is_special = ranks_per_worker > 1
+        self.tokens_per_block = 1
         self.ranks_per_worker = ranks_per_worker
         self.build = build
         self._fleet = fleet
 
-    @property
-    def num_workers(self) -> int:
-        """Workers there ever were, however many ranks they have."""
-        return len(self.workers) // self.ranks_per_worker
+    def provisioned_ms(self, end_ms: float) -> float:
+        """Time integral, up to the end of everything, of the workers there were."""
+        always = [life for life in self.lives if life.start_ms == 0.0 and life.end_ms >= end_ms]
+        others = [life for life in self.lives if life.start_ms < end_ms and life not in always]
+        return end_ms * len(always) + sum(min(life.end_ms, end_ms) - life.start_ms for life in others)
 
-    def start(self) -> list[Worker]:
-        """Make one more worker, which the router may choose; returns its ranks."""
+    def start(self, now_ms: float = 0.0, is_ready: bool = True) -> Life:
+        """Make one more worker, which the router may choose if it is ready."""
         fleet = self._fleet
         ranks: list[Worker] = []
         for _ in range(self.ranks_per_worker):
@@ -88,6 +138,7 @@ class Pool:
             order = (self.turn << 32) + index
             worker = Worker(len(self.workers), index, order, self.build(passes), fleet.clock)
             worker.is_special = self.is_special
+            worker.is_routable = is_ready
             if not self.workers:
                 self.front = worker.engine.scheduler
             fleet.record.passes.append(passes)
@@ -100,8 +151,20 @@ class Pool:
             group = RankGroup(engines)
             for worker in ranks:
                 worker.unit = group
+        life = Life(len(self.lives), ranks, now_ms, State.ACTIVE if is_ready else State.STARTING)
+        self.lives.append(life)
         self.refresh()
-        return ranks
+        return life
+
+    def unpark(self, now_ms: float) -> None:
+        """Let go on what waited for a worker, if there is one now."""
+        parked = self.parked
+        self.parked = deque()
+        while parked and self.routable:
+            waiting = parked.popleft()
+            if waiting.is_due():
+                waiting.resume(now_ms)
+        self.parked.extend(parked)
 
     def refresh(self) -> None:
         """Take notice of workers that have become routable, or are so no more."""

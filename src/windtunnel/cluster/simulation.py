@@ -20,6 +20,7 @@ from windtunnel.cluster.agenda import Agenda, Kind
 from windtunnel.cluster.handoff import Handoffs
 from windtunnel.cluster.pool import Fleet, Pool
 from windtunnel.cluster.router.base import RoutedRequest
+from windtunnel.cluster.scaling import IDLE_TICKS, Scaling
 from windtunnel.cluster.worker import Worker
 from windtunnel.engine.request import EngineRequest
 from windtunnel.errors import StalledError
@@ -51,6 +52,25 @@ class GiveUp:
 
     def happen(self, now_ms: float) -> None:
         self._simulation.give_up(self._number, now_ms)
+
+
+class ParkedRequest:
+    """A request that arrived while there was no worker."""
+
+    __slots__ = ("_pool", "_request", "_routed", "_simulation")
+
+    def __init__(self, simulation: Simulation, pool: Pool, routed: RoutedRequest, request: EngineRequest) -> None:
+        self._simulation = simulation
+        self._pool = pool
+        self._routed = routed
+        self._request = request
+
+    def is_due(self) -> bool:
+        return self._simulation.live.get(self._request.number) is self._request
+
+    def resume(self, now_ms: float) -> None:
+        worker = self._pool.place(self._routed, now_ms, self._simulation.workload)
+        self._simulation.submit(worker, self._request, now_ms)
 
 
 class Simulation:
@@ -95,6 +115,8 @@ class Simulation:
         self.should_stop = should_stop
         self.agenda = Agenda() if agenda is None else agenda
         self.live: dict[int, EngineRequest] = {}
+        self.scaling: Scaling | None = None  # set likewise
+        self._idle_ticks = 0
         self.handoffs: Handoffs | None = None  # set by who builds a cluster that has any
         self._pool = self.pools[0]
         self._recorder = Recorder(fleet.record)
@@ -140,7 +162,7 @@ class Simulation:
                 heappop(ends)
             now_ms = ready_ms if ready_ms < next_end_ms else next_end_ms
             if agenda:
-                now_ms = min(now_ms, self._next_on_agenda_ms())
+                now_ms = self._next_on_agenda_ms(now_ms)
             if now_ms == INFINITE:
                 if self.live or not driver.exhausted:
                     raise StalledError(self._describe_stall())
@@ -178,11 +200,25 @@ class Simulation:
             boundary.clear()
         return True
 
-    def _next_on_agenda_ms(self) -> float:
-        """When the agenda has something next. Once all requests have ended nothing of it matters any more."""
+    def _next_on_agenda_ms(self, other_ms: float) -> float:
+        """When something happens next: something else than the agenda has, or what that has.
+
+        Once all requests have ended nothing on the agenda matters any more. A tick that comes before everything else
+        happens here; what it starts begins at its time.
+        """
+        agenda = self.agenda
         if not self.live and self.driver.exhausted:
-            self.agenda.entries.clear()
-        return self.agenda.next_ms()
+            agenda.entries.clear()
+        next_ms = agenda.next_ms()
+        if next_ms >= other_ms or next_ms > self.max_time_ms or not agenda.is_tick_next():
+            return min(next_ms, other_ms)
+        is_alone = other_ms == INFINITE and agenda.has_only_ticks()
+        self._idle_ticks = self._idle_ticks + 1 if is_alone else 0
+        if self._idle_ticks > IDLE_TICKS:
+            raise StalledError(self._describe_stall())
+        self.clock.now_ms = next_ms
+        agenda.tick(next_ms)
+        return next_ms
 
     def _end_passes(self, worker: Worker, now_ms: float) -> bool:
         """What the worker had in flight ends now; returns whether any request left it."""
@@ -203,9 +239,17 @@ class Simulation:
             home = self.workers[request.home]
             if handoffs is None or not handoffs.take(home, request, now_ms):
                 self._finish(home, request, now_ms)
+                self.left(home, now_ms)
+                if self.scaling is not None:
+                    self.scaling.ended.append(request.number)
         if handoffs is not None:
             handoffs.pass_ended(worker, now_ms)
         return bool(finished)
+
+    def left(self, worker: Worker, now_ms: float) -> None:
+        """A request is at a worker no more, which may be gone now."""
+        if self.scaling is not None and not worker.is_routable:
+            self.scaling.settle(worker, now_ms)
 
     def reach_boundary(self, worker: Worker, now_ms: float) -> bool:
         """Whether a worker is between two passes; if not, a run of decodes ends with the pass in flight."""
@@ -246,6 +290,10 @@ class Simulation:
         if self.handoffs is not None and self.handoffs.give_up(number, now_ms):
             return
         request = self.live[number]
+        if request.home < 0:
+            request.note_wait(now_ms)
+            self.close_handoff(request, None, now_ms)
+            return
         worker = self.workers[request.home]
         is_idle = self.reach_boundary(worker, now_ms)
         end_ms = worker.engine.cancel(request, now_ms)
@@ -260,12 +308,12 @@ class Simulation:
             self._finish(worker, request, now_ms)
             self.wake(worker)
 
-    def close_handoff(self, request: EngineRequest, worker: Worker, now_ms: float) -> None:
+    def close_handoff(self, request: EngineRequest, worker: Worker | None, now_ms: float) -> None:
         """The client of a request that is at no engine has given up."""
         del self.live[request.number]
         self._ended += 1
         reason = f"client gave up after {self.cancel_after_ms:g} ms"
-        self._recorder.ended(request, worker.index, Status.CANCELLED, now_ms, reason)
+        self._recorder.ended(request, -1 if worker is None else worker.index, Status.CANCELLED, now_ms, reason)
         self.driver.finished(request.number, now_ms, cancelled=True)
 
     def _arrive(self, number: int, now_ms: float) -> None:
@@ -283,6 +331,9 @@ class Simulation:
         if self.handoffs is not None and engine_output:
             self._arrive_split(self.handoffs, routed, engine_output, now_ms)
             return
+        if not pool.routable:
+            self._park(pool, routed, engine_output, now_ms)
+            return
         worker = pool.place(routed, now_ms, workload)
         scheduler = worker.engine.scheduler
         arrival_ms = self.driver.arrival_ms[number]
@@ -299,6 +350,26 @@ class Simulation:
         self.submit(worker, request, now_ms)
         if self.cancel_after_ms != INFINITE:
             self.agenda.add(now_ms + self.cancel_after_ms, Kind.TIMEOUT, GiveUp(self, number), number)
+
+    def _park(self, pool: Pool, routed: RoutedRequest, engine_output: int, now_ms: float) -> None:
+        """A request arrives while there is no worker."""
+        number = routed.number
+        arrival_ms = self.driver.arrival_ms[number]
+        reason = pool.front.refusal_at_submission(routed.input_tokens, routed.output_tokens)
+        if reason:
+            self._recorder.rejected(number, -1, arrival_ms, now_ms, reason)
+            self._ended += 1
+            self.driver.finished(number, now_ms, failed="rejected", output_tokens=0)
+            return
+        request = pool.front.request_type(number, routed.content, routed.input_tokens, engine_output, arrival_ms)
+        self.live[number] = request
+        pool.parked.append(ParkedRequest(self, pool, routed, request))
+        if self.cancel_after_ms != INFINITE:
+            self.agenda.add(now_ms + self.cancel_after_ms, Kind.TIMEOUT, GiveUp(self, number), number)
+
+    def unpark(self, pool: Pool, now_ms: float) -> None:
+        """A worker of a pool takes requests: those that waited for one go on."""
+        pool.unpark(now_ms)
 
     def _arrive_split(self, handoffs: Handoffs, routed: RoutedRequest, engine_output: int, now_ms: float) -> None:
         """A request arrives that prefills on one worker and decodes on another."""
@@ -341,8 +412,12 @@ class Simulation:
                 else:
                     self._recorder.ended(request, worker.index, Status.UNFINISHED, float("nan"))
         if self.handoffs is not None:
-            for request, worker in self.handoffs.finish(now_ms):
-                self._recorder.ended(request, worker.index, Status.UNFINISHED, float("nan"))
+            for request, place in self.handoffs.finish(now_ms):
+                self._recorder.ended(request, -1 if place is None else place.index, Status.UNFINISHED, float("nan"))
+        for request in self.live.values():
+            if request.home < 0 and self.record.requests.status[request.number] != Status.UNFINISHED:
+                request.note_wait(now_ms)
+                self._recorder.ended(request, -1, Status.UNFINISHED, float("nan"))
 
     def close(self) -> None:
         """Write what the record says of the whole: integrals over time run to the last event that happened."""
@@ -351,9 +426,9 @@ class Simulation:
             if columns.end_ms and columns.end_ms[-1] > end_ms:
                 end_ms = columns.end_ms[-1]
         self.record.end_ms = end_ms
-        self.record.worker_ms = end_ms * self.pools[-1].num_workers
+        self.record.worker_ms = self.pools[-1].provisioned_ms(end_ms)
         if self.handoffs is not None:
-            self.record.prefill_worker_ms = end_ms * self.pools[0].num_workers
+            self.record.prefill_worker_ms = self.pools[0].provisioned_ms(end_ms)
 
     def _describe_stall(self) -> str:
         """Which requests wait for what."""
@@ -365,4 +440,5 @@ class Simulation:
             for worker in self.workers
             if worker.num_requests
         ]
+        waits += [f"{len(pool.parked)} wait for a worker" for pool in self.pools if pool.parked]
         return f"stalled at {self.clock.now_ms:.3f} ms: nothing can run, and requests {who} remain. " + "; ".join(waits)

@@ -31,6 +31,7 @@ from windtunnel.config.synthetic import ClassName as ClassName
 from windtunnel.config.synthetic import SyntheticConfig as SyntheticConfig
 from windtunnel.config.timing import TIMING_MODELS as TIMING_MODELS
 from windtunnel.config.timing import TimingConfig as TimingConfig
+from windtunnel.config.topology import ScalingConfig as ScalingConfig
 from windtunnel.config.topology import TransferConfig as TransferConfig
 from windtunnel.config.vllm import VllmConfig as VllmConfig
 from windtunnel.errors import InputError
@@ -220,6 +221,7 @@ class ClusterConfig(Section):
     decode_workers: PositiveInt | None = Field(default=None, description="workers that decode what those hand over")
     router: RouterConfig = Field(default_factory=RouterConfig)
     transfer: TransferConfig = Field(default_factory=TransferConfig)
+    scaling: ScalingConfig = Field(default_factory=ScalingConfig)
 
     @model_validator(mode="after")
     def _pools(self) -> ClusterConfig:

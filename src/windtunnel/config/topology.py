@@ -1,15 +1,15 @@
-"""Fields of a cluster beyond its workers and router: what KV crosses between workers.
+"""Fields of a cluster beyond its workers and router: what KV crosses between workers, and how workers come and go.
 
 They say what there is and never how it behaves (cluster/).
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from windtunnel.config.section import Flag, NonNegativeFloat, PositiveFloat, PositiveInt, RuleError, Section
+from windtunnel.config.section import Flag, NonNegativeFloat, PositiveFloat, PositiveInt, RuleError, Section, named
 
 
 class TransferConfig(Section):
@@ -39,3 +39,56 @@ class TransferConfig(Section):
                 if getattr(self, name) != type(self).model_fields[name].default:
                     raise RuleError(f"{{{name}}} has no effect without {{bandwidth_gb_per_s}}: bytes take no time")
         return self
+
+
+AUTOSCALERS = ("threshold", "slo")
+
+
+class ScalingConfig(Section):
+    """Workers that come and go: on a schedule, or as an autoscaler wants."""
+
+    schedule: str | None = Field(
+        default=None, description="YAML or JSON file, a list of {at_s: 10, workers: 2}: workers from that time on"
+    )
+    autoscaler: Annotated[str, named(AUTOSCALERS)] | None = Field(
+        default=None, description="policy: threshold, slo, or module:attribute of one written in Python"
+    )
+    startup_s: NonNegativeFloat = Field(default=0.0, description="from asking for a worker to its first request")
+    interval_s: PositiveFloat = Field(default=15.0, description="between two decisions of a policy")
+    requests_per_worker: PositiveFloat | None = Field(
+        default=None, description="threshold: requests that each worker shall have, waiting and running"
+    )
+    stabilization_s: NonNegativeFloat = Field(
+        default=300.0, description="threshold: how long a larger number of workers is remembered"
+    )
+    itl_ms: PositiveFloat | None = Field(default=None, description="slo: limit of the gap between two tokens")
+    min_workers: PositiveInt = Field(default=1, description="least workers that a policy asks for, in each pool")
+    max_workers: PositiveInt | None = Field(default=None, description="most workers that a policy asks for")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ScalingConfig:
+        if self.schedule is not None and self.autoscaler is not None:
+            raise RuleError("give either {schedule} or {autoscaler}, not both")
+        if self.schedule is None and self.autoscaler is None and self.startup_s:
+            raise RuleError("{startup_s} has no effect without {schedule} or {autoscaler}")
+        own = {
+            "requests_per_worker": ("threshold",),
+            "stabilization_s": ("threshold",),
+            "itl_ms": ("slo",),
+            **dict.fromkeys(("interval_s", "min_workers", "max_workers"), AUTOSCALERS),
+        }
+        for name, policies in own.items():
+            is_given = getattr(self, name) != type(self).model_fields[name].default
+            if is_given and self.autoscaler not in policies:
+                raise RuleError(f"{{{name}}} has no effect unless {{autoscaler}} is {' or '.join(policies)}")
+        if self.autoscaler == "threshold" and self.requests_per_worker is None:
+            raise RuleError("{requests_per_worker} is missing: {autoscaler} threshold needs it")
+        if self.autoscaler == "slo" and self.itl_ms is None:
+            raise RuleError("{itl_ms} is missing: {autoscaler} slo needs it")
+        if self.max_workers is not None and self.max_workers < self.min_workers:
+            raise RuleError("{max_workers} must be at least {min_workers}")
+        return self
+
+    @property
+    def is_on(self) -> bool:
+        return self.schedule is not None or self.autoscaler is not None

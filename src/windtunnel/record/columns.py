@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from array import array
 from enum import IntEnum
+from typing import NamedTuple
 
 NAN = float("nan")
 
@@ -168,6 +169,22 @@ class OffloadCounts:
         self.restored_tokens: dict[int, list[int]] = {}
 
 
+class WorkerEvent(NamedTuple):
+    """A worker came, went or changed.
+
+    Attributes:
+        pool: "" if there is only one; worker: its number there, however many ranks it has.
+        event: "starting", "ready", "draining", "removed", "cancelled".
+        cause: what brought it about.
+    """
+
+    time_ms: float
+    pool: str
+    worker: int
+    event: str
+    cause: str
+
+
 class Record:
     """Everything a report needs about one simulation.
 
@@ -176,6 +193,7 @@ class Record:
         passes: the pass columns of each worker, by worker number.
         end_ms: virtual time of the last processed event.
         handoffs: the columns of hand-offs, None if workers prefill and decode.
+        worker_events: workers that came and went after the start, in the order of time.
         worker_numbers: number of each worker in its pool, in the order of `passes`.
         worker_ms, prefill_worker_ms: time integral of the number of provisioned workers, of those that (also) decode
             and of those that only prefill.
@@ -189,6 +207,7 @@ class Record:
         self.passes = [PassColumns() for _ in range(num_workers)]
         self.end_ms = 0.0
         self.handoffs: HandoffColumns | None = None
+        self.worker_events: list[WorkerEvent] = []
         self.worker_numbers = list(range(num_workers))
         self.worker_ms = 0.0
         self.prefill_worker_ms = 0.0

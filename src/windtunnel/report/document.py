@@ -1,4 +1,4 @@
-"""The JSON report: {"version", "config", "workload", "summary", "run"}.
+"""The JSON report: {"version", "config", "workload", "summary", "worker_events" if there are any, "run"}.
 
 Facts of the simulated world and of the machine that simulated it never mix: everything but `run` is the same, byte
 for byte, whenever and wherever the same configuration runs. For that reason `config` leaves out `output`, which
@@ -67,6 +67,8 @@ def build_report(result: SimulationResult, summary: Summary | None = None) -> di
         "workload": _describe_workload(result),
         "summary": facts,
     }
+    if result.record.worker_events:
+        report["worker_events"] = [event._asdict() for event in result.record.worker_events]
     if result.config.output.run_info:
         report["run"] = _describe_run(result, summary)
     return report
