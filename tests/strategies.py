@@ -344,6 +344,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         "long_prefill_token_threshold_adaptive": bool(threshold) and dice.pick(False, True),
         "watermark": dice.pick(0.0, 0.0, 0.1, 0.4, 0.9),
         "scheduler_reserve_full_isl": dice.pick(True, False),
+        "async_scheduling": dice.pick(False, True),
     }
     router = dice.pick("round-robin", "random", "least-loaded")
     timing = _timing(dice)

@@ -228,7 +228,9 @@ def build_engine(config: Config, timing: TimingModel, passes: PassColumns) -> En
     wanted = config.engine
     engine_type = Engine if config.cluster.dp_size == 1 else RankEngine
     if isinstance(wanted, VllmConfig):
-        return engine_type(VllmScheduler(wanted, passes), timing, passes)
+        if config.cluster.dp_size > 1:
+            return RankEngine(VllmScheduler(wanted, passes), timing, passes)
+        return Engine(VllmScheduler(wanted, passes), timing, passes, passes_ahead=int(wanted.async_scheduling))
     scheduler = SglangScheduler(wanted, passes)
     if wanted.overlap_schedule:
         return OverlapEngine(scheduler, timing, passes)

@@ -138,7 +138,7 @@ def test_the_distinct_context_is_that_of_the_blocks_held(scenario: Scenario) -> 
     timing = Physical()
     alone = Scenario(
         scenario.sends,
-        scenario.engine,
+        {**scenario.engine, "async_scheduling": False},  # else what has ended goes after the observer has looked
         concurrency=scenario.concurrency,
         cancel_after_ms=scenario.cancel_after_ms,
         timing=timing,

@@ -35,8 +35,6 @@ def not_modelled(scenario: Scenario) -> str:
     """What of a scenario the engine does not model yet, "" if it models all of it."""
     scenario = with_defaults(scenario)
     reasons = []
-    if scenario["async_scheduling"]:
-        reasons.append("async_scheduling")
     if scenario["num_spec_tokens"]:
         reasons.append("num_spec_tokens")
     return ", ".join(reasons)

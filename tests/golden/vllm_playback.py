@@ -85,6 +85,7 @@ def engine_config(scenario: Scenario, fast_forward: bool, behaviour: str = "0.33
         watermark=float(scenario["watermark"]) if is_new else 0.0,
         scheduler_reserve_full_isl=scenario["scheduler_reserve_full_isl"] or behaviour == "0.11",
         scheduling_policy=scenario["policy"],
+        async_scheduling=scenario["async_scheduling"],
         behaviour=behaviour,
         fast_forward=fast_forward,
     )
@@ -155,6 +156,7 @@ class PassRecorder:
         self.log = EventLog()
         self.passes: dict[int, dict[str, Any]] = {}
         self.events: list[RawEvent] = []
+        self.events_of: dict[int, list[RawEvent]] = {}
         self.arrival_passes: list[int] = []
         self.added: dict[int, list[int]] = {}
         self.aborted: dict[int, list[int]] = {}
@@ -195,6 +197,7 @@ class PassRecorder:
         if raw:
             self._pass["ev"] = self.log.written(raw)
             self.events += raw
+            self.events_of[number] = raw
         if pool.free_blocks != self._free_scheduled:
             self._pass["free_sched"] = self._free_scheduled
         self._pass["free"] = pool.free_blocks
@@ -255,6 +258,7 @@ class Playback:
         if self._recorder is not None:
             self._recorder.arrival_passes = [row["arrival_pass"] for row in described]
         self.scheduler.observer = self._recorder
+        self.scheduler.goes_on = False
         self._early_ms = EARLY_MS if arrive_early else 0.0
         self._arrivals: dict[int, list[int]] = {}
         self._aborts: dict[int, list[int]] = {}
@@ -264,8 +268,12 @@ class Playback:
                 self._aborts.setdefault(row["abort_pass"], []).append(number)
         self._ahead = sorted({*self._arrivals, *self._aborts}, reverse=True)  # pass numbers still to come
         self._alive: set[int] = set()
+        self._gone: set[int] = set()  # whose client gave up
         self._unflushed = False  # a request has ended, and no pass was scheduled since
-        stalled, num_passes = self._play()
+        self._in_flight: list[int] = []  # passes whose output is not processed, if that comes a pass later
+        self._done: dict[int, int] = {}  # by pass, the one whose output it processed
+        self._completed: dict[int, list[int]] = {}  # by the pass that computed their last tokens
+        stalled, num_passes = self._play_ahead() if self.scenario["async_scheduling"] else self._play()
         ends = self.passes.end_ms
         self.engine.halt(ends[-1] if ends else 0.0)
         self.queued = queued_hashes(self.scheduler.pool, hashes.chain)
@@ -325,30 +333,96 @@ class Playback:
                 number = max(number, next_arrival)
                 idle = 0
 
+    def _play_ahead(self) -> tuple[bool, int]:
+        """The same when a pass is scheduled before the output of the one before it is processed."""
+        number = idle = num_passes = 0
+        while True:
+            while self._ahead and self._ahead[-1] <= number:
+                at = self._ahead.pop()
+                self._arrive(at, float(number))
+                if at == number:
+                    self._abort(at)
+            next_arrival = next((at for at in reversed(self._ahead) if at in self._arrivals), None)
+            if not self._alive and not self._unflushed and not self._in_flight:
+                if next_arrival is None:
+                    return False, num_passes
+                number = next_arrival
+                continue
+            if number >= self.scenario["max_passes"]:
+                return True, num_passes
+            if self._recorder is not None:
+                self._recorder.begin(number)
+            is_asked = bool(self._alive) or self._unflushed
+            self._unflushed = False
+            end = number + 1
+            is_busy = is_asked and self.engine.begin(float(number)) < INFINITE
+            if is_busy:
+                end = self._fly(number)
+            elif self._recorder is not None:
+                if not is_asked:
+                    self._recorder.on_scheduled([])
+                self._recorder.on_concluded()
+            for at in range(number, end):
+                finished = self._process(at, is_asked, is_busy)
+                idle = 0 if is_busy or finished else idle + 1
+            num_passes += end - number
+            number = end
+            if idle >= IDLE_PASSES and not self._in_flight:
+                if next_arrival is None:
+                    return True, num_passes
+                number = max(number, next_arrival)
+                idle = 0
+
+    def _process(self, number: int, is_asked: bool, is_busy: bool) -> bool:
+        """The output of the pass before `number` is processed after that is scheduled; whether any request ended."""
+        if is_asked:
+            self._in_flight.append(number)
+            if len(self._in_flight) == 1 and (is_busy or self._alive):
+                return False
+        self._done[number] = self._in_flight.pop(0)
+        ended = self._completed.pop(self._done[number], [])
+        self._alive.difference_update(ended)
+        self._unflushed = self._unflushed or bool(ended)
+        if ended and self._recorder is not None:
+            self._recorder.passes[number]["fin"] = [[self.names[request], "length"] for request in ended]
+        return bool(ended)
+
     def _fly(self, number: int) -> int:
         """What began at pass `number` is in flight; returns the pass boundary at which it ends."""
         engine = self.engine
         if engine.end_ms > self.scenario["max_passes"]:
             engine.cut(float(self.scenario["max_passes"]))
-        if self._recorder is not None and self._ahead and self.scenario["long_prefill_token_threshold_adaptive"]:
-            # a run is observed when it is over: arrivals during it would have changed the chunk its head asks for
+        moves = self.scenario["long_prefill_token_threshold_adaptive"] or self.scenario["policy"] == "priority"
+        if self._recorder is not None and self._ahead and moves:
+            # a run is observed when it is over: arrivals during it would have changed the chunk its head asks for, or
+            # its head
             engine.cut(float(self._ahead[-1]))
         while self._ahead and self._ahead[-1] - self._early_ms < engine.end_ms:
             at = self._ahead.pop()
             self._arrive(at, at - self._early_ms)
+            if self.scenario["async_scheduling"]:
+                self._cancel_ahead(at)
             self._abort(at)
         end = int(engine.end_ms)
+        if self.scenario["async_scheduling"] and self._ahead and self._ahead[-1] == end:
+            self._cancel_ahead(end)
         free_blocks = [engine.free_blocks(at + 0.5) for at in range(number, end)]
         completed: list[list[str]] = []
         for request in engine.end():
+            is_done = request.output_tokens == request.max_output_tokens
+            if self.scenario["async_scheduling"] and is_done and request.number not in self._gone:
+                self._completed.setdefault(end - 1, []).append(request.number)
+                continue
             self._alive.discard(request.number)
             self._unflushed = True
-            if request.output_tokens == request.max_output_tokens:
+            if is_done and not self.scenario["async_scheduling"]:
                 completed.append([self.names[request.number], "length"])
         if self._recorder is not None:
             for at, free in zip(range(number, end), free_blocks, strict=True):
                 entry = self._recorder.passes[at]
-                scheduled = entry.get("free_sched", entry["free"])
+                scheduled = (
+                    entry["free"] if self.scenario["async_scheduling"] else entry.get("free_sched", entry["free"])
+                )
                 assert free == scheduled, f"pass {at} leaves {scheduled} blocks free, but while it runs it is {free}"
             if completed:
                 self._recorder.passes[end - 1]["fin"] = completed
@@ -363,14 +437,33 @@ class Playback:
 
     def _abort(self, at: int) -> None:
         for number in self._aborts.get(at, ()):
-            if number in self._alive:
-                in_flight = self.engine.end_ms < INFINITE
-                self.engine.cancel(self.requests[number], float(at))
-                if not in_flight:
-                    self._alive.discard(number)
-                    self._unflushed = True
+            if number in self._alive and number not in self._gone and not self._has_ended(number):
+                self._cancel(self.requests[number], at)
             if self._recorder is not None:
                 self._recorder.aborted.setdefault(at, []).append(number)
+
+    def _cancel(self, request: EngineRequest, at: int) -> None:
+        """A client gives up before pass `at` is scheduled."""
+        self._gone.add(request.number)
+        if self.engine.end_ms < INFINITE:
+            self.engine.cancel(request, float(at))
+            return
+        request.cancelled_ms = float(at)
+        self.scheduler.abort(request, float(at))
+        self._alive.discard(request.number)
+        self._unflushed = True
+
+    def _has_ended(self, number: int) -> bool:
+        """Whether the last token of a request is computed, and perhaps not processed yet."""
+        return any(number in ended for ended in self._completed.values())
+
+    def _cancel_ahead(self, at: int) -> None:
+        """Clients give up before pass `at` is scheduled: ahead of its start, while the pass before it runs."""
+        for number in self._aborts.get(at, ()):
+            is_there = number in self._alive and not self._has_ended(number)
+            if is_there and number not in self._gone and self.scenario["requests"][number]["arrival_pass"] < at:
+                self._gone.add(number)
+                self.engine.cancel(self.requests[number], at - EARLY_MS)
 
     def _recorded_passes(self) -> list[dict[str, Any]]:
         """The passes with the tokens that each emitted, read off the columns that reports are made from."""
@@ -386,7 +479,28 @@ class Playback:
                 emitting -= set(range(before + 1, after))
             for i in emitting:
                 emitted.setdefault(round(self.passes.end_ms[i]) - 1, set()).add(self.names[request.number])
+        processed_in = {done: number for number, done in self._done.items()}
         for number, names in emitted.items():
             batch = list(passes[number].get("sched", ()))
+            if self.scenario["async_scheduling"]:
+                if number not in processed_in:
+                    continue
+                number = processed_in[number]
             passes[number]["out"] = {name: 1 for name in batch + sorted(names - set(batch)) if name in names}
+        if self.scenario["async_scheduling"]:
+            self._process_events(passes)
         return list(passes.values())
+
+    def _process_events(self, passes: dict[int, dict[str, Any]]) -> None:
+        """KV events are published when output is processed: those of a pass that processes none, by a later one."""
+        assert self._recorder is not None
+        kept: list[RawEvent] = []
+        log = EventLog()
+        for number, entry in passes.items():
+            entry.pop("ev", None)
+            kept += self._recorder.events_of.get(number, ())
+            if number in self._done:
+                entry["done"] = self._done[number]
+                if kept:
+                    entry["ev"] = log.written(kept)
+                    kept = []

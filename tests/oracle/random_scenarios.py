@@ -2,7 +2,7 @@
 
 Pools of a few blocks, budgets down to one token, shared prefixes, prompts that quote the outputs of other requests
 before those exist, aborts. Profiles: `general`; `thresholds`, where capped prompts stand between decodes; `adaptive`,
-where the cap of a chunk moves with the queue; `priorities`.
+where the cap of a chunk moves with the queue; `priorities`; `asynchronous`, which is any of these.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from golden.vllm_format import OUTPUT_SEED, Scenario
 
-PROFILES = ("general", "thresholds", "adaptive", "priorities")
+PROFILES = ("general", "thresholds", "adaptive", "priorities", "asynchronous")
 MAX_PASSES = 1200  # what can never fit with the full-prompt check off starts again for ever
 
 
@@ -21,12 +21,17 @@ MAX_PASSES = 1200  # what can never fit with the full-prompt check off starts ag
 def scenarios(draw: st.DrawFn, profile: str) -> Scenario:
     """A scenario of one of `PROFILES`."""
     geometries = {"general": _general, "thresholds": _thresholds, "adaptive": _adaptive}
+    is_async = profile == "asynchronous"
+    if is_async:
+        profile = draw(st.sampled_from(["general", "thresholds", "adaptive", "priorities"]))
     by_priority = profile == "priorities"
     if by_priority:
         profile = draw(st.sampled_from(["general", "thresholds"]))
     scenario = draw(geometries[profile]())
     if by_priority:
         scenario["policy"] = "priority"
+    if is_async:
+        scenario["async_scheduling"] = True
     capacity = (scenario["num_gpu_blocks"] - 1) * scenario["block_size"]
     num_requests = draw(st.integers(2, 30))
     spread = draw(st.sampled_from([40, 100] if profile == "adaptive" else [0, 1, 3, 10, 40, 200]))

@@ -49,7 +49,9 @@ class VllmConfig(Section):
         default="fcfs",
         description="who is admitted first and preempted last: the earliest, or the one whose priority is largest",
     )
-    async_scheduling: Literal[False] = Field(default=False, description="asynchronous scheduling is not modelled yet")
+    async_scheduling: Flag = Field(
+        default=False, description="schedule a pass while the one before it runs, before its output is known"
+    )
     behaviour: Annotated[Literal["0.33", "0.20", "0.11"], BeforeValidator(_release)] = Field(
         default="0.33", description="the vLLM release whose decisions are made"
     )
@@ -62,6 +64,10 @@ class VllmConfig(Section):
     def _consistent(self) -> VllmConfig:
         if self.offload is not None and not self.enable_prefix_caching:
             raise RuleError("{offload} has no effect without {enable_prefix_caching}: it restores cached prefixes")
+        if self.offload is not None and self.async_scheduling:
+            raise RuleError("{offload} is modelled for synchronous scheduling only: leave out {async_scheduling}")
+        if self.offload is not None and self.scheduling_policy == "priority":
+            raise RuleError("{offload} is not modelled with {scheduling_policy} priority")
         if self.long_prefill_token_threshold_adaptive and not self.long_prefill_token_threshold:
             raise RuleError("{long_prefill_token_threshold_adaptive} needs {long_prefill_token_threshold} above 0")
         if self.behaviour != "0.33":

@@ -36,6 +36,7 @@ class DecodeGroup:
     """
 
     __slots__ = (
+        "_fills_after",
         "_finish",
         "_slots",
         "block_size",
@@ -48,9 +49,11 @@ class DecodeGroup:
         "step",
     )
 
-    def __init__(self, block_size: int, track_slots: bool) -> None:
-        """`track_slots` keeps the members of each slot too, for owners that must order their blocks."""
+    def __init__(self, block_size: int, track_slots: bool, lag: int = 0) -> None:
+        """`track_slots` keeps the members of each slot too, for owners that must order their blocks; a block counts
+        as full `lag` steps after its last token."""
         self.block_size = block_size
+        self._fills_after = (1 - lag) % block_size
         self.size = 0
         self.step = 0
         self.context_tokens = 0
@@ -176,12 +179,12 @@ class DecodeGroup:
         return self._slots[self.step % self.block_size]
 
     def closers(self) -> list[EngineRequest]:
-        """Members whose next token fills a block, in batch order; at block size 1 the same list as `openers`."""
-        return self._slots[(self.step + 1) % self.block_size]
+        """Members who fill a block with the next step, in batch order; at block size 1 the same list as `openers`."""
+        return self._slots[(self.step + self._fills_after) % self.block_size]
 
     def busy_steps(self) -> list[int]:
         """Ascending offsets, within one cycle of block_size passes, of those that open or fill a block."""
         bs = self.block_size
         first = self.step
         ring = self.ring
-        return sorted((slot - first) % bs for slot in range(bs) if ring[slot] or ring[(slot + 1) % bs])
+        return sorted((slot - first) % bs for slot in range(bs) if ring[slot] or ring[(slot + self._fills_after) % bs])

@@ -54,7 +54,10 @@ class Scheduler(Protocol):
     def refusal_at_submission(self, prompt_tokens: int, output_tokens: int) -> str: ...
     def attach_tiers(self, tiers: Offload) -> None: ...
     def submit(self, request: EngineRequest) -> None: ...
+    def submit_ahead(self, request: EngineRequest) -> None: ...
+    def is_waiting(self, request: EngineRequest) -> bool: ...
     def abort(self, request: EngineRequest, now_ms: float) -> None: ...
+    def abandon(self, request: EngineRequest) -> None: ...
     def may_admit(self) -> bool: ...
     def decode_passes(self) -> int: ...
     def commit_decodes(self, passes: int) -> None: ...
@@ -78,7 +81,11 @@ class Engine:
         end_ms: when what is in flight ends; infinite when idle.
     """
 
-    def __init__(self, scheduler: Scheduler, timing: TimingModel, passes: PassColumns) -> None:
+    def __init__(
+        self, scheduler: Scheduler, timing: TimingModel, passes: PassColumns, *, passes_ahead: int = 0
+    ) -> None:
+        """`passes_ahead` is 1 if the scheduler decides a pass when the one before it starts, and so without whoever
+        arrives or gives up meanwhile."""
         self.scheduler = scheduler
         self.timing = timing
         self.passes = passes
@@ -87,12 +94,17 @@ class Engine:
         self._planned = 0  # passes of the run in flight that are meant to happen; 0 for a single pass
         self._run_ends: FloatArray = np.empty(0)  # ends of the passes of a run of several
         self._leaving: list[EngineRequest] = []  # cancelled while something was in flight
+        self._leaving_later: list[EngineRequest] = []  # ... and in the batch of the pass after it
+        self._passes_ahead = passes_ahead
 
     def submit(self, request: EngineRequest, now_ms: float) -> float:
         """Queue a request; returns the end of what is in flight, which a run gives up for an admission."""
+        if self._passes_ahead and not self._reaches_beyond(now_ms):
+            self.scheduler.submit_ahead(request)
+            return self.end_ms
         self.scheduler.submit(request)
         if self._planned and self.scheduler.may_admit():
-            return self.cut(now_ms)
+            return self._cut_after(now_ms, 2) if self._passes_ahead else self.cut(now_ms)
         return self.end_ms
 
     def cancel(self, request: EngineRequest, now_ms: float) -> float:
@@ -104,6 +116,12 @@ class Engine:
         if self.end_ms == INFINITE:
             self.scheduler.abort(request, now_ms)
             return now_ms
+        if self._passes_ahead and not self.scheduler.is_waiting(request):
+            if not self._reaches_beyond(now_ms):
+                self._leaving_later.append(request)
+                return self.end_ms
+            self._leaving.append(request)
+            return self._cut_after(now_ms, 2)
         self._leaving.append(request)
         return self.cut(now_ms)
 
@@ -114,6 +132,8 @@ class Engine:
         if passes:
             if passes > MAX_PLANNED_PASSES:
                 passes = MAX_PLANNED_PASSES
+            if self._leaving:  # after the first of them
+                passes = 1
             self._price_run(passes, now_ms)
         else:
             shape = scheduler.schedule(now_ms)
@@ -126,10 +146,18 @@ class Engine:
         self._start_ms = now_ms
         return self.end_ms
 
+    def _reaches_beyond(self, now_ms: float) -> bool:
+        """Whether the pass after the one in flight is in flight too, as part of a run."""
+        return self._planned > 1 and int(self._run_ends.searchsorted(now_ms)) + 1 < self._planned
+
     def cut(self, now_ms: float) -> float:
         """End a run with the pass in flight now; returns the end of what is in flight."""
+        return self._cut_after(now_ms, 1)
+
+    def _cut_after(self, now_ms: float, passes: int) -> float:
+        """End a run after so many passes from the one in flight on."""
         if self._planned > 1:
-            reach = int(self._run_ends.searchsorted(now_ms)) + 1
+            reach = int(self._run_ends.searchsorted(now_ms)) + passes
             if reach < self._planned:
                 self._planned = reach
                 self.end_ms = self._run_ends.item(reach - 1)
@@ -149,14 +177,20 @@ class Engine:
             scheduler.finished = []
         if self._leaving:
             finished = [*finished, *self._abort_leaving(finished, now_ms)]
+        if self._leaving_later:
+            self._leaving = [request for request in self._leaving_later if request not in finished]
+            self._leaving_later = []
         return finished
 
     def _abort_leaving(self, finished: list[EngineRequest], now_ms: float) -> list[EngineRequest]:
         """Take out those who gave up during what has just ended, unless it completed them."""
         leaving = [request for request in self._leaving if request not in finished]
+        for request in self._leaving:
+            if request in leaving:
+                self.scheduler.abort(request, now_ms)
+            else:
+                self.scheduler.abandon(request)
         self._leaving = []
-        for request in leaving:
-            self.scheduler.abort(request, now_ms)
         return leaving
 
     def halt(self, now_ms: float) -> tuple[list[EngineRequest], list[EngineRequest]]:

@@ -150,6 +150,8 @@ class EngineRequest:
             self.note_wait(start_ms)
         if end_ms > self.cancelled_ms:
             end_ms = self.cancelled_ms
+            if start_ms > end_ms:  # the pass had been decided before
+                start_ms = end_ms
         if self.recovering:
             self.preempted_ms += end_ms - start_ms
             self.recovering = self.computed < self.lost

@@ -118,6 +118,17 @@ class SglangScheduler:
         if self.offload is not None:
             self.offload.note_end(request)
 
+    def submit_ahead(self, request: EngineRequest) -> None:
+        self.submit(request)
+
+    def is_waiting(self, request: EngineRequest) -> bool:
+        """Whether a request has no KV yet."""
+        assert isinstance(request, SglangRequest)
+        return not request.has_row
+
+    def abandon(self, request: EngineRequest) -> None:
+        """Nobody waits for the output of a request that has just completed. It holds nothing any more."""
+
     @property
     def num_waiting(self) -> int:
         return len(self.waiting) if self.offload is None else len(self.waiting) + self.offload.num_parked

@@ -1,4 +1,4 @@
-"""What vLLM v1's scheduler decides in one pass: synchronous, without speculation.
+"""What vLLM v1's scheduler decides in one pass, without speculation.
 
 There is no prefill or decode phase, only tokens to compute: running requests come first, in the order of their
 admission, then waiting ones while the token budget, the batch and the KV blocks allow. Rules of vLLM 0.33, as
@@ -31,6 +31,10 @@ UNLIMITED_TOKENS = 1 << 60
 
 def _urgency(request: EngineRequest) -> tuple[int, float, int]:
     return -request.priority, request.arrival_ms, request.number
+
+
+def _by_admission(request: EngineRequest) -> int:
+    return request.admission
 
 
 class VllmScheduler:
@@ -80,7 +84,14 @@ class VllmScheduler:
         self.waiting: deque[EngineRequest] = deque()
         self.running: dict[int, EngineRequest] = {}
         self.finished: list[EngineRequest] = []
-        self.decodes = VllmDecodes(self.pool, passes, ordered=self.pool.log_events)
+        self.is_async = config.async_scheduling
+        self.ending: list[EngineRequest] = []  # completed, and held until one more pass has been scheduled
+        self.goes_on = True  # after a pass without a batch, whose output is processed at once, schedule the next one
+        self._released = False  # whether the output just processed has freed anything
+        self._inbox: list[EngineRequest] = []  # asynchronous: arrived when the next pass had been scheduled already
+        self._is_resting = True  # the last pass had no batch, so the next arrival finds a scheduler that waits
+        self._starved: list[EngineRequest] = []  # decodes that the last pass left out: nothing of theirs is in flight
+        self.decodes = VllmDecodes(self.pool, passes, ordered=self.pool.log_events, lag=int(self.is_async))
         self.group = self.decodes.group
         self._prefilling: list[EngineRequest] = []  # those of `running` that do not decode, in that order
         self._passed_over: list[EngineRequest] = []  # heads that exceed the budget, while others are admitted
@@ -115,6 +126,13 @@ class VllmScheduler:
             self.waiting.append(request)
         self.decodes.by_output[request.origin] = request
 
+    def submit_ahead(self, request: EngineRequest) -> None:
+        """Put a request in the queue that the pass after the next one sees; the next one, if nothing runs."""
+        if self._is_resting:
+            self.submit(request)
+        else:
+            self._inbox.append(request)
+
     def _enqueue(self, request: EngineRequest) -> None:
         """The most urgent first; who arrived first among equals."""
         insort(self.waiting, request, key=_urgency)
@@ -123,6 +141,8 @@ class VllmScheduler:
 
     def abort(self, request: EngineRequest, now_ms: float) -> None:
         """Take a request out between two passes; its time is accounted for up to then."""
+        if request in self._starved:
+            self._starved.remove(request)
         if self.running.get(request.admission) is request:
             if request.decoding:
                 self.decodes.leave(request, now_ms)
@@ -133,6 +153,10 @@ class VllmScheduler:
                 request.note_wait(now_ms)
             del self.running[request.admission]
             self.pool.release(request.table)
+        elif request in self._inbox:
+            self._inbox.remove(request)
+            request.note_wait(now_ms)
+            return
         elif self.offload is None or not self.offload.tiers.give_up(request, now_ms):
             self.waiting.remove(request)
             request.note_wait(now_ms)
@@ -141,9 +165,20 @@ class VllmScheduler:
         self._head_refused = False
         del self.decodes.by_output[request.origin]
 
+    def is_waiting(self, request: EngineRequest) -> bool:
+        """Whether a request is not in the batch."""
+        return self.running.get(request.admission) is not request
+
+    def abandon(self, request: EngineRequest) -> None:
+        """Nobody waits for the output of a request that has just completed: what it still holds is given up."""
+        if request in self.ending:
+            self.ending.remove(request)
+            self._release(request)
+
     @property
     def num_waiting(self) -> int:
-        return len(self.waiting) if self.offload is None else len(self.waiting) + self.offload.num_parked
+        waiting = len(self.waiting) + len(self._inbox)
+        return waiting if self.offload is None else waiting + self.offload.num_parked
 
     @property
     def num_running(self) -> int:
@@ -155,7 +190,8 @@ class VllmScheduler:
         now_ms is the end of the last pass that happened; one in flight never ends. Who gave up during it is
         accounted for until then.
         """
-        remaining = [*self.running.values(), *self.waiting]
+        known = [*self.running.values(), *self.waiting, *self._inbox]
+        remaining = [request for request in known if request not in self.ending]
         if self.offload is not None:
             remaining += self.offload.tiers.settle(now_ms)
         for request in remaining:
@@ -209,11 +245,15 @@ class VllmScheduler:
         if (
             not decodes
             or self._prefilling
+            or self.ending
+            or self._starved
             or decodes > self.max_num_batched_tokens
             or (self.waiting and self.may_admit())
         ):
             return 0
         limit = group.finish_step - group.step if self.fast_forward else 1
+        if self._inbox and self._deliver_in_run():
+            limit = 1
         free_blocks = self.pool.free_blocks
         if decodes * (limit // self.block_size + 1) <= free_blocks:
             return limit
@@ -261,10 +301,16 @@ class VllmScheduler:
 
     def schedule(self, now_ms: float) -> PassShape | None:
         """Choose the batch of a pass that starts now; None if nothing can run."""
+        shape = self._choose_batch(now_ms)
+        return self._run_ahead(shape, now_ms) if self.is_async else shape
+
+    def _choose_batch(self, now_ms: float) -> PassShape | None:
         shape = self._schedule_group(now_ms)
         if shape is None:
-            return self._schedule_singly(now_ms)
-        return shape if shape.num_sampled or shape.chunk_tokens else None
+            shape = self._schedule_singly(now_ms)
+        elif not shape.num_sampled and not shape.chunk_tokens:
+            shape = None
+        return shape
 
     def conclude(self, start_ms: float) -> None:
         """Process the output of the pass that `schedule` chose; it began at start_ms and its end is recorded."""
@@ -301,7 +347,9 @@ class VllmScheduler:
         decodes = group.size
         budget = self.max_num_batched_tokens - decodes
         prefilling = self._prefilling
-        if budget < 0 or (prefilling and prefilling[0].admission < group.last_admission):
+        if budget < 0 or (prefilling and prefilling[0].admission < group.last_admission) or self._starved:
+            return None
+        if self.ending and not self.behaviour.knows_last_pass:
             return None
         bs = self.block_size
         cap = self._chunk_cap() if self.threshold_tokens else 0
@@ -357,7 +405,7 @@ class VllmScheduler:
             request = order[i]
             i += 1
             tokens = self._chunk(request, cap, budget)
-            if not tokens:
+            if not tokens or (self.behaviour.knows_last_pass and request in self.ending):
                 continue
             need = self._blocks_to(request, request.computed + tokens)
             while need > pool.free_blocks:
@@ -379,7 +427,7 @@ class VllmScheduler:
             budget -= tokens
         shape = PassShape()
         for request, start, tokens in rows:
-            if request.decoding:
+            if request.decoding or request in self.ending:
                 shape.add_decode(start + tokens)
             else:
                 self._add_chunk(request, start, tokens, shape)
@@ -393,6 +441,9 @@ class VllmScheduler:
         self._rows = [row[0] for row in rows]
         if self.observer is not None:
             self.observer.on_scheduled(rows)
+        if self.is_async:
+            left_out = [request for request in self._decoders if request.decoding and request not in self._rows]
+            self._starved = left_out
         if not rows and not preempted:
             self._regroup()
             return None
@@ -466,6 +517,8 @@ class VllmScheduler:
         if need:
             self.pool.take(need)
             table.owned += need
+        if self.is_async and (request.decoding or request in self.ending) and request not in self._starved:
+            computed -= 1  # the token that it computes is still in flight
         full = computed // self.block_size
         if self.caching and full > table.hashed:
             if table.content.sources:
@@ -572,7 +625,7 @@ class VllmScheduler:
         self.pool.release(victim.table)
         if victim.decoding:
             victim.decoding = False
-        else:
+        elif victim not in self.ending:
             self._prefilling.remove(victim)
         victim.computed = 0
         del self.running[victim.admission]
@@ -620,6 +673,8 @@ class VllmScheduler:
         end_ms = self.passes.end_ms[-1]
         last_pass = len(self.passes.end_ms) - 1
         for request in self._rows:  # blocks are released in batch order, before anyone joins the group
+            if request.origin not in self.decodes.by_output:
+                continue  # scheduled although it had ended: released meanwhile
             if request.decoding:
                 request.output_tokens += 1
                 request.note_decodes(end_ms)
@@ -635,13 +690,68 @@ class VllmScheduler:
         self._regroup()
 
     def _complete(self, request: EngineRequest) -> None:
-        self.pool.release(request.table)
-        del self.running[request.admission]
-        del self.decodes.by_output[request.origin]
         self.finished.append(request)
         if self.offload is not None:
             self.offload.note_end(request)
+        if self.is_async:
+            self.ending.append(request)
+        else:
+            self._release(request)
+
+    def _release(self, request: EngineRequest) -> None:
+        self.pool.release(request.table)
+        if self.running.get(request.admission) is request:
+            del self.running[request.admission]
+        else:
+            self.waiting.remove(request)  # preempted with its last token in flight
+        del self.decodes.by_output[request.origin]
         self._head_refused = False
+
+    def _run_ahead(self, shape: PassShape | None, now_ms: float) -> PassShape | None:
+        """Asynchronous: what happens when a pass has been scheduled, and its batch has `shape`.
+
+        A pass without a batch takes no time: its turn ends with the output that it waits for.
+        """
+        self._process_output()
+        delivered = bool(self._inbox)
+        self._deliver()
+        if shape is None and self.goes_on and (self._released or delivered):
+            shape = self._choose_batch(now_ms)
+        self._is_resting = shape is None
+        return shape
+
+    def _deliver(self) -> None:
+        for request in self._inbox:
+            self.submit(request)
+        self._inbox = []
+
+    def _deliver_in_run(self) -> bool:
+        """The first pass of a run is scheduled without those who have just arrived; whether the next one may have them.
+
+        If there is no first pass nothing is done.
+        """
+        group = self.group
+        if group.ring[group.step % self.block_size] > self.pool.free_blocks:
+            return False
+        self._deliver()
+        return self.may_admit()
+
+    def _process_output(self) -> None:
+        """Asynchronous: a pass has been scheduled, and now the output of the one before it is processed, in the order
+        of its batch."""
+        ending = self.ending
+        self._released = bool(ending)
+        late = ending + self._starved if self._starved else ending
+        if len(late) > 1:
+            late = sorted(late, key=_by_admission)
+        for request in late:
+            full = (request.prompt_tokens + request.output_tokens - 1) // self.block_size
+            if self.caching and full > request.table.hashed and request.admission in self.running:
+                self.pool.store(request.table, full)
+            if request in ending:
+                self._release(request)
+        if ending:
+            self.ending = []
 
     def _regroup(self) -> None:
         """After a pass that went request by request."""

@@ -21,15 +21,17 @@ class VllmDecodes:
     Attributes:
         group: what the members have in common.
         by_output: the live requests of the engine by the origin of their output, decoding or not.
+        lag: 1 if a pass is scheduled before the output of the last one is known: a block is hashed a pass later then.
         suspended: while a pass in flight goes request by request, the group is empty and `decoding` requests are
             up to date by themselves.
     """
 
-    def __init__(self, pool: BlockPool, passes: PassColumns, ordered: bool) -> None:
+    def __init__(self, pool: BlockPool, passes: PassColumns, ordered: bool, lag: int = 0) -> None:
         self.pool = pool
         self.passes = passes
         self.ordered = ordered
-        self.group = DecodeGroup(pool.block_size, ordered)
+        self.lag = lag
+        self.group = DecodeGroup(pool.block_size, ordered, lag)
         self.by_output: dict[int, EngineRequest] = {}
         self.suspended = False
 
@@ -45,6 +47,9 @@ class VllmDecodes:
         self.group.leave(request)
         first_pass = request.emitting_from
         last_pass = len(self.passes.end_ms) - 1
+        if self.lag:  # its client may have given up before the last pass began
+            while last_pass > first_pass and self.passes.end_ms[last_pass - 1] > request.cancelled_ms:
+                last_pass -= 1
         if last_pass >= first_pass:
             request.note_tokens(first_pass, last_pass, self.passes.end_ms[last_pass])
         request.note_decodes(now_ms)
@@ -79,7 +84,7 @@ class VllmDecodes:
             computed = request.base + step
             if computed % bs == 0:
                 self.pool.take(1)
-            if (computed + 1) % bs == 0:
+            if (computed + 1 - self.lag) % bs == 0:
                 self.catch_up(request)
 
     def advance_in_order(self, passes: int) -> None:
@@ -105,7 +110,7 @@ class VllmDecodes:
         bs = self.group.block_size
         computed = request.base + self.group.step
         table.owned = -(-computed // bs)
-        full = computed // bs
+        full = (computed - self.lag) // bs
         if full > table.hashed and self.pool.caching:
             self.pool.store(table, full)
 
