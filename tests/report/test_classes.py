@@ -13,6 +13,7 @@ from windtunnel.report.classes import summarize_classes
 from windtunnel.report.document import build_report, encode_report, summarize_result
 from windtunnel.report.requests import request_records
 from windtunnel.report.table import class_lines
+from windtunnel.workload.session import Workload
 
 LOAD = {"isl": 8, "osl": 1, "requests": 2, "rate": 1.0}
 
@@ -95,6 +96,21 @@ def test_the_table_has_a_line_for_each_class():
     assert fast.split()[:4] == ["fast", "2", "2", "1"]
     assert slow.split()[:4] == ["slow", "2", "2", "2"]
     assert "within" not in class_lines(two_classes(None, None), 160)[0]
+
+
+def test_classes_of_a_workload_made_in_python():
+    workload = Workload("mine")
+    for name, tokens in (("short", 8), ("long", 800)):
+        for _ in range(3):
+            workload.add([(tokens, 0, tokens)], 2, time_ms=0.0)
+        workload.end_class(name)
+    workload.add([(9, 0, 9)], 2, time_ms=0.0)
+    report = build_report(simulate(Config.model_validate({"slo": {"ttft_ms": 1e6}}), workload=workload))
+    assert report["workload"]["classes"]["long"]["total_input_tokens"] == 2400
+    assert [one["goodput_completed_requests"] for one in report["summary"]["classes"].values()] == [3, 3]
+    assert report["summary"]["goodput_completed_requests"] == 7
+    records = request_records(simulate(Config(), workload=workload))
+    assert [record["class"] for record in records] == ["short"] * 3 + ["long"] * 3 + [None]
 
 
 def test_columns_go_where_the_terminal_does_not_hold_them():

@@ -91,7 +91,13 @@ def test_streams_do_not_depend_on_the_hash_seed():
         "from windtunnel.config.schema import SyntheticConfig as C\n"
         "from windtunnel.workload.synthetic import synthetic_workload as s\n"
         "w = s(C(isl=64, osl=2, requests=50, rate=3.0, prefix_ratio=0.5, prefix_groups=7), block_size=16, seed=5)\n"
-        "print(list(w.time_ms), [w.prompt_runs(r) for r in range(50)])"
+        "print(list(w.time_ms), [w.prompt_runs(r) for r in range(50)])\n"
+        "from windtunnel import Config, load_workload\n"
+        "mix = {n: dict(isl='lognormal:mean=90,std=40', osl='geometric:mean=9', turns='geometric:mean=2', requests=20, "
+        "accumulate=True, prefix_tokens=9, prefix_groups=5, prefix_zipf=1.0, arrival='weibull:rate=2,shape=0.7') "
+        "for n in 'ab'}\n"
+        "w = load_workload(Config.model_validate({'workload': {'classes': mix}}))\n"
+        "print(list(w.time_ms), [w.prompt_runs(r) for r in range(w.num_requests)])"
     )
     outputs = {
         subprocess.run(

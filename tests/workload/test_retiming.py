@@ -11,6 +11,8 @@ import pytest
 
 from windtunnel import Config, load_workload, simulate
 from windtunnel.errors import InputError, PluginError
+from windtunnel.workload.arrivals import Constant
+from windtunnel.workload.retiming import retime
 
 ROW = '{{"timestamp": {}, "input_length": 512, "output_length": 2, "hash_ids": [{}]{}}}\n'
 
@@ -95,6 +97,14 @@ def test_a_process_of_the_users_own(trace, monkeypatch):
     found = times(trace, plugin(monkeypatch, Pairs))
     assert found[1:3] == [0.0, 0.0]
     assert 100.0 < found[0] < 101.0
+
+
+def test_a_process_given_as_an_object(trace):
+    workload = load_workload(Config.model_validate({"workload": {"path": trace}}))
+    retime(workload, Constant(30.0))
+    assert list(workload.time_ms) == [60.0, 0.0, 30.0, 200.0]
+    with pytest.raises(PluginError, match=r"SimpleNamespace: times_ms\(3\) returned 0 times"):
+        retime(workload, types.SimpleNamespace(times_ms=lambda count: []))
 
 
 @pytest.mark.parametrize(

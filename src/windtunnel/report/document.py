@@ -43,7 +43,7 @@ class SimulationResult(Protocol):
 
 def summarize_result(result: SimulationResult) -> dict[str, int | float]:
     """`summarize` what a configuration sent, each class by its own limits."""
-    return summarize(result.workload, result.record, result.config.slo, class_limits(result.config))
+    return summarize(result.workload, result.record, result.config.slo, class_limits(result.workload, result.config))
 
 
 def build_report(result: SimulationResult, summary: Summary | None = None) -> dict[str, Any]:
@@ -59,8 +59,8 @@ def build_report(result: SimulationResult, summary: Summary | None = None) -> di
     if result.record.interrupted:
         facts["interrupted"] = result.record.interrupted
     if result.workload.class_names:
-        config = result.config
-        facts["classes"] = summarize_classes(result.workload, result.record, config.slo, class_limits(config))
+        limits = class_limits(result.workload, result.config)
+        facts["classes"] = summarize_classes(result.workload, result.record, result.config.slo, limits)
     report: dict[str, Any] = {
         "version": __version__,
         "config": result.config.model_dump(mode="json", exclude={"output"}),
@@ -131,13 +131,13 @@ def _describe_classes(result: SimulationResult) -> dict[str, dict[str, Any]]:
     first_session = 0
     for place, (name, end_session) in enumerate(zip(workload.class_names, workload.class_ends, strict=True)):
         chosen = number == place
-        load = result.config.workload.classes[name]
+        loop = next((loop for loop in workload.closed_loops if loop.next_session == first_session), None)
         classes[name] = {
             "requests": int(np.count_nonzero(chosen)),
             "sessions": end_session - first_session,
             "total_input_tokens": int(np.sum(input_tokens[chosen])),
             "total_output_tokens": int(np.sum(output_tokens[chosen])),
-            **_describe_loop(load.concurrency, load.concurrency_by),
+            **(_describe_loop(loop.places, loop.by) if loop is not None else _describe_loop(None, "")),
         }
         first_session = end_session
     return classes

@@ -65,9 +65,10 @@ def request_latencies(record: Record, times: TokenTimes) -> RequestLatencies:
     )
 
 
-def class_limits(config: Config) -> list[SloConfig]:
-    """The limits of each class of clients, in order: its own, or those of all."""
-    return [load.slo or config.slo for load in config.workload.classes.values()]
+def class_limits(workload: Workload, config: Config) -> list[SloConfig]:
+    """The limits of each class of clients of a workload, in order: its own, or those of all."""
+    classes = config.workload.classes
+    return [(classes[name].slo if name in classes else None) or config.slo for name in workload.class_names]
 
 
 def summarize(
@@ -183,13 +184,13 @@ def good_requests(
     class_slo: Sequence[SloConfig],
 ) -> BoolArray | None:
     """Which requests keep every limit that is set for them; None if there is no limit at all."""
-    if all(limits.is_empty for limits in class_slo or [slo]):
+    if all(limits.is_empty for limits in [*class_slo, slo]):
         return None
     if not class_slo:
         return _within_limits(latencies, tokens, slo)
     good = np.zeros(len(tokens), dtype=np.bool_)
     number = workload.class_of_requests()
-    for place, limits in enumerate(class_slo):
+    for place, limits in enumerate([*class_slo, slo]):  # the last ones are those of sessions without a class
         good |= (number == place) & _within_limits(latencies, tokens, limits)
     return good
 

@@ -123,13 +123,14 @@ def _batch(result: SimulationResult, latencies: RequestLatencies, rows: IntArray
     return [dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
-def _class_column(workload: Workload, rows: IntArray) -> dict[str, Sequence[str]]:
+def _class_column(workload: Workload, rows: IntArray) -> dict[str, Sequence[str | None]]:
     """The class of each request, if the load has classes."""
     if not workload.class_names:
         return {}
     sessions = np.asarray(workload.session, dtype=np.int64)[rows]
     places = np.searchsorted(np.asarray(workload.class_ends), sessions, side="right")
-    return {"class": [workload.class_names[place] for place in places.tolist()]}
+    names = [*workload.class_names, None]
+    return {"class": [names[place] for place in places.tolist()]}
 
 
 def _restored_tokens(result: SimulationResult, numbers: list[int]) -> dict[str, list[int]]:

@@ -138,7 +138,7 @@ def fact_lines(result: SimulationResult, summary: Summary, width: int) -> list[s
 
 def class_lines(result: SimulationResult, width: int) -> list[str]:
     """A heading and a line for each class of clients; columns go from the right where `width` does not hold them."""
-    limits = class_limits(result.config)
+    limits = class_limits(result.workload, result.config)
     classes = summarize_classes(result.workload, result.record, result.config.slo, limits)
     columns = [(key, heading) for key, heading in _CLASS_COLUMNS if all(key in one for one in classes.values())]
     cells = [

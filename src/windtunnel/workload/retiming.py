@@ -10,17 +10,18 @@ import numpy as np
 
 from windtunnel.config.arrival import ArrivalConfig
 from windtunnel.errors import InputError
-from windtunnel.workload.arrival_choice import ArrivalChoice
+from windtunnel.workload.arrival_choice import ArrivalChoice, CheckedArrivals
+from windtunnel.workload.arrivals import ArrivalProcess
 from windtunnel.workload.session import MAX_TIME_MS, Workload
 from windtunnel.workload.streams import Streams
 
 
-def retime(workload: Workload, arrival: ArrivalConfig, *, seed: int = 0, speedup: float = 1.0) -> None:
+def retime(workload: Workload, arrival: ArrivalConfig | ArrivalProcess, *, seed: int = 0, speedup: float = 1.0) -> None:
     """Replace the arrival times of a workload, in place; its clock starts with the process.
 
     Args:
         workload: what was read from a trace.
-        arrival: when its requests arrive instead.
+        arrival: when its requests arrive instead: what a configuration says, or a process of the user's own.
         seed: of the whole simulation.
         speedup: divides the new arrival times, as it has divided the delays.
 
@@ -29,11 +30,15 @@ def retime(workload: Workload, arrival: ArrivalConfig, *, seed: int = 0, speedup
         PluginError: a process of the user misbehaved.
     """
     roots = workload.roots()
-    choice = ArrivalChoice(None, arrival, Streams(seed), field="workload.arrival")
-    arrivals_ms = np.array(choice.times_ms(len(roots), field="workload.arrival"), dtype=np.float64) / speedup
+    field = "workload.arrival"
+    if isinstance(arrival, ArrivalConfig):
+        times = ArrivalChoice(None, arrival, Streams(seed), field=field).times_ms(len(roots), field=field)
+    else:
+        times = CheckedArrivals(arrival, type(arrival).__name__).times_ms(len(roots))
+    arrivals_ms = np.array(times, dtype=np.float64) / speedup
     if not arrivals_ms.max(initial=0.0) < MAX_TIME_MS:
         message = f"found arrivals up to {arrivals_ms.max():g} ms, expected less than {MAX_TIME_MS:g}"
-        raise InputError(message, field="workload.arrival")
+        raise InputError(message, field=field)
     times_ms = np.frombuffer(workload.time_ms, dtype=np.float64)
     before_ms = times_ms[roots]
     before_ms[np.isnan(before_ms)] = 0.0

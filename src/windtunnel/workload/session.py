@@ -102,7 +102,7 @@ class Workload:
         self.class_ends.append(self.num_sessions)
 
     def class_of_requests(self) -> IntColumn:
-        """The number of the class of each request, in a load that has classes."""
+        """The number of the class of each request; that of sessions after the last class is the number of classes."""
         sessions = np.asarray(self.session, dtype=np.int64)
         return np.searchsorted(np.asarray(self.class_ends), sessions, side="right").astype(np.int64)
 
