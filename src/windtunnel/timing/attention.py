@@ -56,10 +56,9 @@ class AttentionPrices:
         self.windows = [(tokens, count * decode_ms) for tokens, count in _by_window(windowed)]
         self.pair_windows = [(tokens, count * pair_ms, count * read_ms) for tokens, count in _by_window(windowed)]
 
-    def chunk_ms(self, start: int, tokens: int) -> float:
-        """A chunk of `tokens` tokens of a prompt from position `start`, without the floor of the pass."""
-        pairs = tokens * start + 0.5 * tokens * tokens
-        total = max(pairs * self.per_pair_ms, (start + tokens) * self.per_read_ms)
+    def windows_of_chunk_ms(self, start: int, tokens: int) -> float:
+        """A chunk of `tokens` tokens of a prompt from position `start`, in the layers with a window."""
+        total = 0.0
         for window, pair_ms, read_ms in self.pair_windows:
             total += max(_pairs_within(window, start, tokens) * pair_ms, min(start + tokens, window + tokens) * read_ms)
         return total

@@ -48,8 +48,15 @@ class RooflineTiming:
         self.cuda_graph_padding = cuda_graph_padding
         self.kernels = Kernels(deployment.gpu, efficiency or load_efficiency(deployment.gpu.name))
         self.attention = AttentionPrices(deployment, self.kernels)
+        # What each pass asks for, within reach.
         self._windows = self.attention.windows
         self._slope_ms = self.attention.per_context_ms
+        self._pair_ms = self.attention.per_pair_ms
+        self._read_ms = self.attention.per_read_ms
+        self._decode_floor_ms = self.attention.decode_floor_ms
+        self._per_decode_ms = self.attention.per_decode_ms
+        self._prompt_floor_ms = self.attention.prompt_floor_ms + overhead.pass_ms
+        self._request_ms = overhead.request_ms
         self._layers_ms: list[float] = []  # of a pass by its tokens
         self._head_ms: list[float] = []  # of sampling by rows
         self._decode_ms: list[float] = []  # of a pass that only decodes by its decodes, contexts left out
@@ -71,16 +78,20 @@ class RooflineTiming:
         tokens = decodes + sum(chunks)
         if tokens >= len(self._layers_ms):
             self._grow(tokens)
-        overhead = self.overhead
-        ms = self._layers_ms[tokens] + self._head_ms[shape.num_sampled]
-        ms += overhead.pass_ms + overhead.request_ms * (decodes + len(chunks))
-        attention = self.attention
-        ms += attention.prompt_floor_ms
-        for start, length in zip(shape.chunk_starts, chunks, strict=True):
-            ms += attention.chunk_ms(start, length)
+        ms = self._layers_ms[tokens] + self._head_ms[shape.num_sampled] + self._prompt_floor_ms
+        ms += self._request_ms * (decodes + len(chunks))
+        pair_ms = self._pair_ms
+        read_ms = self._read_ms
+        for start, length in zip(shape.chunk_starts, chunks):  # noqa: B905  # of one length; a hot loop
+            computing = length * (start + 0.5 * length) * pair_ms
+            reading = (start + length) * read_ms
+            ms += computing if computing > reading else reading
+        if self._windows:
+            for start, length in zip(shape.chunk_starts, chunks, strict=True):
+                ms += self.attention.windows_of_chunk_ms(start, length)
         if decodes:
             context = float(shape.decode_context_tokens)
-            ms += attention.decode_floor_ms + decodes * attention.per_decode_ms + context * self._slope_ms
+            ms += self._decode_floor_ms + decodes * self._per_decode_ms + context * self._slope_ms
             for window, window_ms in self._windows:
                 ms += min(context, float(window * decodes)) * window_ms
         return ms
