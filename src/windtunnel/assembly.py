@@ -43,7 +43,8 @@ from windtunnel.timing.aiconfigurator import aiconfigurator_timing
 from windtunnel.timing.base import CheckedTiming, ScaledTiming, TimingModel
 from windtunnel.timing.calibrated import CalibratedTiming
 from windtunnel.timing.layer_profile import LayerProfile, layer_stack
-from windtunnel.timing.overhead import NO_OVERHEAD, Overhead, WithOverhead
+from windtunnel.timing.measured_range import measured_range, timing_notes
+from windtunnel.timing.overhead import NO_OVERHEAD, Overhead, WithOverhead, overhead_of
 from windtunnel.timing.polynomial import PolynomialTiming
 from windtunnel.timing.profile import PROFILE_PREFIX, load_profile
 from windtunnel.timing.roofline import RooflineTiming
@@ -132,6 +133,7 @@ def simulate(
         record.decode_gpus_per_worker = gpus_per_worker(config)
         dp_size = config.cluster.dp_size
         own_timing = timing or build_timing(config)
+        _note_timing(record, own_timing)
 
         def build(passes: PassColumns) -> Engine:
             engine = build_engine(config, own_timing, passes)
@@ -250,6 +252,13 @@ def build_levels(config: Config, traffic: Traffic) -> Levels | None:
     return Levels(wanted, config.engine.tokens_per_block, kv_bytes_per_token, traffic)
 
 
+def _note_timing(record: Record, timing: TimingModel) -> None:
+    """What reports say about the timing model."""
+    record.timing_range = measured_range(timing)
+    record.timing_notes = timing_notes(timing)
+    record.timing_overhead = overhead_of(timing)
+
+
 def gpus_per_worker(config: Config) -> int:
     """GPUs of a worker: those of an engine for each data-parallel rank."""
     return config.cluster.dp_size * config.timing.tp * config.timing.pp
@@ -270,6 +279,7 @@ def _split_pools(
     fleet.record.decode_gpus_per_worker = gpus_per_worker(config)
     prefill_timing = timing or build_timing(prefill)
     decode_timing = timing or build_timing(decode)
+    _note_timing(fleet.record, decode_timing)
 
     def build_source(passes: PassColumns) -> Engine:
         wanted = prefill.engine

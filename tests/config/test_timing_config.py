@@ -84,14 +84,14 @@ def test_the_size_follows_a_change_and_is_kept_by_a_file() -> None:
         ("--model Qwen3-8B --gpu h100 --pp 37", "--pp: 37 stages are more than the 36 layers of Qwen/Qwen3-8B"),
         (
             "--model Llama-3.1-8B --gpu a100 --dtype fp8",
-            "--dtype: fp8 weights need fp8 arithmetic, which a a100-sxm does not have: expected 'bf16', 'int4', ",
+            "--dtype: fp8 weights need fp8 arithmetic, which the a100-sxm does not have: expected 'bf16', 'int4', ",
         ),
         ("--model Llama-3.1-8B --gpu h100 --dtype fp9", "--dtype: found 'fp9', expected 'bf16' or 'fp8' or "),
         ("--model Llama-9 --gpu h100", "--model: found 'Llama-9', which is no model of the catalog: did you mean 'm"),
         ("--model Qwen3-8B --gpu h101", "--gpu: found 'h101', which is no GPU of the catalog: did you mean 'h100-"),
         (
             "--model Llama-3.1-70B --gpu h100",
-            "--gpu: no room for a KV cache: weights take 141.1 GB and other needs 2.4 GB of 76.5 GB (90% of a "
+            "--gpu: no room for a KV cache: weights take 141.1 GB and other needs 2.4 GB of 76.5 GB (90% of the "
             "h100-sxm); the smallest --tp that fits is 2",
         ),
         ("--model Llama-3.1-405B --gpu rtx-4090", "no --tp within a node fits"),

@@ -20,7 +20,7 @@ def plan(
     model: str, gpu: str, rows: int = 256, tokens: int = 8192, share: float = 0.9, **options: object
 ) -> MemoryPlan:
     return plan_memory(
-        deployment(model, gpu, **options), share=share, max_rows=rows, max_tokens=tokens, keeps_activations=True
+        deployment(model, gpu, **options), share=share, max_rows=rows, max_tokens=tokens, holds_activations=True
     )
 
 
@@ -63,6 +63,12 @@ def test_bytes_of_a_token(model: str, options: dict[str, object], expected: int)
     assert plan(model, "h200-sxm", **options).bytes_per_token == expected  # type: ignore[arg-type]
 
 
+def test_bytes_of_a_token_on_all_gpus_together() -> None:
+    assert deployment("Llama-3.1-70B", "h200-sxm", tp=4).kv_bytes_per_token == 4 * 81_920
+    assert deployment("Qwen3-30B-A3B", "h200-sxm", tp=8).kv_bytes_per_token == 48 * 2 * 4 * 128 * 2
+    assert deployment("DeepSeek-V3", "h200-sxm", tp=8, ep=8).kv_bytes_per_token == 70_272
+
+
 def test_layers_with_a_window_keep_no_more_than_it() -> None:
     # gpt-oss-120b: 18 of 36 layers see 128 tokens, 8 KV heads of 64 in bf16
     found = plan("gpt-oss-120b", "h100-sxm", rows=100, tp=2)
@@ -102,7 +108,7 @@ def test_the_smallest_tp_that_fits() -> None:
             share=0.9,
             max_rows=256,
             max_tokens=8192,
-            keeps_activations=True,
+            holds_activations=True,
             tokens=tokens,
         )
 

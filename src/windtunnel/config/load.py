@@ -88,6 +88,10 @@ def parse_set(text: str) -> Assignment:
     return Assignment(path, parse_value(path, value.strip()), label, f"--set {text}")
 
 
+# What the sample is run on if nobody says: the deployment that errors against a real engine are known for.
+SAMPLE_DEPLOYMENT = {"model": "meta-llama/Llama-3.1-8B-Instruct", "gpu": "h200-sxm", "dtype": "fp8"}
+
+
 class LoadedConfig:
     """A configuration and the origin of its fields.
 
@@ -118,7 +122,8 @@ def load_config(
         file: content of a configuration file.
         assignments: fields given on the command line; they beat the file.
         flags: the flag that sets each field, for errors about fields that nobody gave.
-        sample_workers: if neither names a load, replay the sample trace, on that many workers unless some are given.
+        sample_workers: if neither names a load, replay the sample trace, on that many workers unless some are given,
+            and of a deployment that is named in this file unless timing is given.
 
     Raises:
         InputError: anything is wrong; `InvalidConfigError` if more than one thing is.
@@ -144,6 +149,9 @@ def load_config(
         cluster = data.setdefault("cluster", {})
         if isinstance(cluster, dict) and not cluster.keys() & {"prefill_workers", "decode_workers"}:
             cluster.setdefault("workers", sample_workers)
+        timing = data.setdefault("timing", {})
+        if isinstance(timing, dict) and not timing.keys() & {"kind", "model", "gpu", "decode_speedup"}:
+            data["timing"] = {**SAMPLE_DEPLOYMENT, **timing}
     origins = Origins(file, {path: assignment.label for path, assignment in given.items()}, flags)
     try:
         return LoadedConfig(Config.model_validate(data), origins, is_sample)

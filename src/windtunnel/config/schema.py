@@ -301,7 +301,7 @@ class Config(Section):
         deployment = self.timing.deployment()
         if given is not None or deployment is None:
             return given
-        return deployment.model.num_layers * deployment.kv_bytes_per_layer * deployment.tp
+        return deployment.kv_bytes_per_token
 
     @model_validator(mode="before")
     @classmethod

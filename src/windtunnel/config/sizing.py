@@ -60,9 +60,9 @@ def size_engine(engine: AnyEngine, timing: TimingConfig, dp_size: int = 1) -> An
 
 
 def _plan(deployment: Deployment, engine: AnyEngine, timing: TimingConfig) -> MemoryPlan:
-    share, max_rows, max_tokens, keeps_activations = _needs(engine, timing)
+    share, max_rows, max_tokens, holds_activations = _needs(engine, timing)
     return plan_memory(
-        deployment, share=share, max_rows=max_rows, max_tokens=max_tokens, keeps_activations=keeps_activations
+        deployment, share=share, max_rows=max_rows, max_tokens=max_tokens, holds_activations=holds_activations
     )
 
 
@@ -76,19 +76,19 @@ def _needs(engine: AnyEngine, timing: TimingConfig) -> tuple[float, int, int, bo
 
 
 def _no_room(deployment: Deployment, engine: AnyEngine, timing: TimingConfig) -> str:
-    share, max_rows, max_tokens, keeps_activations = _needs(engine, timing)
+    share, max_rows, max_tokens, holds_activations = _needs(engine, timing)
     plan = _plan(deployment, engine, timing)
     fits = smallest_tp_that_fits(
         deployment,
         share=share,
         max_rows=max_rows,
         max_tokens=max_tokens,
-        keeps_activations=keeps_activations,
+        holds_activations=holds_activations,
         tokens=2 * engine.tokens_per_block,
     )
     remedy = f"the smallest {{timing.tp}} that fits is {fits}" if fits else "no {timing.tp} within a node fits"
     return (
         f"no room for a KV cache: weights take {plan.weights / 1e9:,.1f} GB and other needs "
         f"{(plan.activations + plan.runtime + plan.collectives + plan.windows) / 1e9:,.1f} GB of "
-        f"{plan.total * plan.share / 1e9:,.1f} GB ({plan.share:.0%} of a {deployment.gpu.name}); {remedy}"
+        f"{plan.total * plan.share / 1e9:,.1f} GB ({plan.share:.0%} of the {deployment.gpu.name}); {remedy}"
     )

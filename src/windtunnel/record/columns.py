@@ -11,6 +11,9 @@ from array import array
 from enum import IntEnum
 from typing import NamedTuple
 
+from windtunnel.timing.measured_range import MeasuredRange
+from windtunnel.timing.overhead import Overhead
+
 NAN = float("nan")
 
 
@@ -200,6 +203,9 @@ class Record:
         decode_gpus_per_worker, prefill_gpus_per_worker: GPUs of each.
         offload: what KV offload did, None without it.
         interrupted: why the simulation stopped early ("time cap", "interrupt"), else "".
+        timing_range: where the timing model was measured, None if it does not say.
+        timing_notes: what a reader should know about it, one line each.
+        timing_overhead: what its passes take besides kernels, if it tells that apart.
     """
 
     def __init__(self, num_requests: int, num_workers: int) -> None:
@@ -215,3 +221,6 @@ class Record:
         self.prefill_gpus_per_worker = 0
         self.offload: OffloadCounts | None = None
         self.interrupted = ""
+        self.timing_range: MeasuredRange | None = None
+        self.timing_notes: list[str] = []
+        self.timing_overhead: Overhead | None = None

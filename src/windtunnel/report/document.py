@@ -1,4 +1,6 @@
-"""The JSON report: {"version", "config", "workload", "summary", "worker_events" if there are any, "run"}.
+"""The JSON report: {"version", "config", "workload", "summary", "worker_events", "deployment", "run"}.
+
+`worker_events` is there if there are any, `deployment` if a model is named.
 
 Facts of the simulated world and of the machine that simulated it never mix: everything but `run` is the same, byte
 for byte, whenever and wherever the same configuration runs. For that reason `config` leaves out `output`, which
@@ -18,8 +20,10 @@ from windtunnel._version import __version__
 from windtunnel.config.schema import Config
 from windtunnel.record.columns import Record
 from windtunnel.report.classes import summarize_classes
+from windtunnel.report.deployment import describe_deployment
 from windtunnel.report.distribution import describe
 from windtunnel.report.metrics import class_limits, summarize
+from windtunnel.report.trust import trust_facts
 from windtunnel.workload.session import Workload
 
 Summary = Mapping[str, int | float]
@@ -56,6 +60,7 @@ def build_report(result: SimulationResult, summary: Summary | None = None) -> di
     if summary is None:
         summary = summarize_result(result)
     facts: dict[str, Any] = dict(summary)
+    facts |= trust_facts(result.config, result.workload, result.record)
     if result.record.interrupted:
         facts["interrupted"] = result.record.interrupted
     if result.workload.class_names:
@@ -69,6 +74,9 @@ def build_report(result: SimulationResult, summary: Summary | None = None) -> di
     }
     if result.record.worker_events:
         report["worker_events"] = [event._asdict() for event in result.record.worker_events]
+    deployment = describe_deployment(result.config)
+    if deployment is not None:
+        report["deployment"] = deployment
     if result.config.output.run_info:
         report["run"] = _describe_run(result, summary)
     return report

@@ -11,8 +11,10 @@ from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from windtunnel.report.classes import summarize_classes
+from windtunnel.report.deployment import deployment_lines
 from windtunnel.report.document import SimulationResult, Summary, summarize_result
 from windtunnel.report.metrics import TERMINAL_STATES, class_limits
+from windtunnel.report.trust import trust_facts, trust_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -120,6 +122,8 @@ def fact_lines(result: SimulationResult, summary: Summary, width: int) -> list[s
     facts = _facts(summary)
     if result.record.requests.reasons:
         facts.insert(1, ("Why", _first_reason(result)))
+    facts += deployment_lines(result.config)
+    facts += trust_lines(result.record, trust_facts(result.config, result.workload, result.record))
     if result.config.output.run_info and result.wall_time_ms > 0.0:
         facts.append(("Simulated in", _speed(result, summary)))
     indent = max(len(name) for name, _ in facts) + 2

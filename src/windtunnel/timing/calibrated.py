@@ -7,6 +7,7 @@ decodes and for prompts, and what engine and host take besides. Nothing is hidde
 from __future__ import annotations
 
 from windtunnel.timing.base import FloatArray, PassShape, TimingModel
+from windtunnel.timing.overhead import Overhead
 
 
 class CalibratedTiming:
@@ -28,6 +29,7 @@ class CalibratedTiming:
         request_ms: float = 0.0,
     ) -> None:
         self.base = base
+        self.overhead = Overhead(pass_ms, request_ms)
         self.decode_scale = decode_scale
         self.prefill_scale = prefill_scale
         self.pass_ms = pass_ms

@@ -40,6 +40,7 @@ class MemoryPlan:
     Attributes:
         total: what the GPU has; share: the part of it that the engine takes.
         weights, activations, runtime, collectives: what that part holds besides the KV cache.
+        holds_activations: whether the share holds all of these, or weights and caches alone.
         windows: caches of layers with a sliding window, full for every request that may run.
         kv_cache: what is left for the layers that attend to everything; may be negative.
         bytes_per_token: what a token takes of it.
@@ -51,6 +52,7 @@ class MemoryPlan:
     activations: float
     runtime: float
     collectives: float
+    holds_activations: bool
     windows: float
     kv_cache: float
     bytes_per_token: int
@@ -77,7 +79,7 @@ class MemoryPlan:
 
 
 def plan_memory(
-    deployment: Deployment, *, share: float, max_rows: int, max_tokens: int, keeps_activations: bool
+    deployment: Deployment, *, share: float, max_rows: int, max_tokens: int, holds_activations: bool
 ) -> MemoryPlan:
     """The memory of one GPU of a deployment.
 
@@ -85,7 +87,7 @@ def plan_memory(
         share: of the GPU's memory that the engine plans with, 0 to 1.
         max_rows: requests that may run at once.
         max_tokens: largest number of tokens of a pass.
-        keeps_activations: whether that share holds everything (vLLM), or weights and cache alone (SGLang).
+        holds_activations: whether that share holds everything (vLLM), or weights and cache alone (SGLang).
     """
     total = float(deployment.gpu.memory_bytes)
     weights = deployment.weight_bytes
@@ -104,7 +106,7 @@ def plan_memory(
         full_layers = float(deployment.stage_layers)
         windows = 0.0
     kv_cache = total * share - weights - windows
-    if keeps_activations:
+    if holds_activations:
         kv_cache -= activations + RUNTIME_BYTES + collectives
     return MemoryPlan(
         total=total,
@@ -113,6 +115,7 @@ def plan_memory(
         activations=activations,
         runtime=RUNTIME_BYTES,
         collectives=collectives,
+        holds_activations=holds_activations,
         windows=windows,
         kv_cache=kv_cache,
         bytes_per_token=int(-(-full_layers // 1)) * deployment.kv_bytes_per_layer,
@@ -120,7 +123,7 @@ def plan_memory(
 
 
 def smallest_tp_that_fits(
-    deployment: Deployment, *, share: float, max_rows: int, max_tokens: int, keeps_activations: bool, tokens: int
+    deployment: Deployment, *, share: float, max_rows: int, max_tokens: int, holds_activations: bool, tokens: int
 ) -> int | None:
     """The smallest power of two of GPUs within a node that leaves room for so many tokens; None if none does."""
     tp = 1
@@ -131,7 +134,7 @@ def smallest_tp_that_fits(
                 share=share,
                 max_rows=max_rows,
                 max_tokens=max_tokens,
-                keeps_activations=keeps_activations,
+                holds_activations=holds_activations,
             )
             if plan.tokens >= tokens:
                 return tp

@@ -97,6 +97,13 @@ class Deployment:
             return (latent.kv_rank + latent.rope_dim) * KV_BYTES[self.kv_dtype]
         return 2 * self.kv_heads_per_gpu * self.model.head_dim * KV_BYTES[self.kv_dtype]
 
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of KV cache of a token, all layers and GPUs together, each part counted once."""
+        model = self.model
+        heads = model.latent.kv_rank + model.latent.rope_dim if model.latent else 2 * model.kv_heads * model.head_dim
+        return model.num_layers * heads * KV_BYTES[self.kv_dtype]
+
 
 def deploy(
     model: ModelShape,
@@ -143,7 +150,7 @@ def deploy(
     if compute not in gpu.flops:
         has = ", ".join(f"'{name}'" for name, needs in COMPUTE_DTYPE.items() if needs in gpu.flops)
         raise InputError(
-            f"{weight_dtype} weights need {compute} arithmetic, which a {gpu.name} does not have: expected {has}",
+            f"{weight_dtype} weights need {compute} arithmetic, which the {gpu.name} does not have: expected {has}",
             field="dtype",
         )
     return Deployment(model, gpu, tp, pp, dp, ep, weight_dtype, kv_dtype or "bf16")

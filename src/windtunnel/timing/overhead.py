@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from windtunnel.timing.base import FloatArray, PassShape, TimingModel
+from windtunnel.timing.measured_range import attribute_inside
 
 DEFAULT_PASS_MS = 0.65
 DEFAULT_REQUEST_MS = 0.016
@@ -54,3 +55,9 @@ class WithOverhead:
         prices = self.kernels.price_run_ms(num_decodes, context_tokens, physical_context_tokens, passes)
         prices += self.overhead.of_pass_ms(num_decodes)
         return prices
+
+
+def overhead_of(model: TimingModel) -> Overhead | None:
+    """The overhead in the prices of a model, also inside wrappers; None if it has none or does not tell."""
+    found = attribute_inside(model, "overhead")
+    return found if isinstance(found, Overhead) and found != NO_OVERHEAD else None

@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from windtunnel.timing.base import FloatArray, PassShape
+from windtunnel.timing.measured_range import MeasuredRange
 
 TABLE_TOKENS = 1 << 17  # contexts up to here are looked up: a run of few requests is then one slice
 
@@ -32,6 +33,8 @@ class PolynomialTiming:
     """
 
     needs_physical_context = False
+    measured = MeasuredRange(decodes=(1, 1049), context_tokens=(350.0, 13_585.0), pass_tokens=(100, 15_700))
+    notes = ("one fit of one profile (Llama-3.1-8B-FP8, H200), for comparisons with the Dynamo mocker: no prediction",)
 
     def __init__(
         self,

@@ -12,10 +12,11 @@ import numpy as np
 
 from windtunnel.timing.attention import AttentionPrices
 from windtunnel.timing.base import FloatArray, PassShape
-from windtunnel.timing.deployment import Deployment
+from windtunnel.timing.deployment import COMPUTE_DTYPE, Deployment
 from windtunnel.timing.efficiency import Efficiency, load_efficiency
 from windtunnel.timing.kernels import Kernels
 from windtunnel.timing.layers import layers_ms, lm_head_ms
+from windtunnel.timing.measured_range import MeasuredRange
 from windtunnel.timing.overhead import NO_OVERHEAD, Overhead
 
 FIRST_TABLE_TOKENS = 1024
@@ -26,6 +27,8 @@ GRAPH_SIZES = (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16))
 class RooflineTiming:
     """Prices passes of a deployment.
 
+    `measured` is the range of the points that its errors are known for (docs/timing.md).
+
     Args:
         deployment: the model on its GPUs.
         overhead: time that a pass takes besides its kernels.
@@ -34,6 +37,7 @@ class RooflineTiming:
     """
 
     needs_physical_context = False
+    measured = MeasuredRange(decodes=(1, 256), context_tokens=(1.0, 32_768.0), pass_tokens=(1, 8192))
 
     def __init__(
         self,
@@ -48,6 +52,7 @@ class RooflineTiming:
         self.cuda_graph_padding = cuda_graph_padding
         self.kernels = Kernels(deployment.gpu, efficiency or load_efficiency(deployment.gpu.name))
         self.attention = AttentionPrices(deployment, self.kernels)
+        self.notes = _notes(deployment, self.kernels.efficiency)
         # What each pass asks for, within reach.
         self._windows = self.attention.windows
         self._slope_ms = self.attention.per_context_ms
@@ -133,3 +138,19 @@ class RooflineTiming:
         self._layers_ms = layers.tolist()
         self._head_ms = head.tolist()
         self._decode_ms = decode.tolist()
+
+
+def _notes(deployment: Deployment, efficiency: Efficiency) -> list[str]:
+    """What makes this deployment less certain than those that errors are known for."""
+    notes = []
+    if not efficiency.is_fitted:
+        notes.append(
+            f"kernels of the {deployment.gpu.name} were not measured: its efficiencies are those of another GPU"
+        )
+    if deployment.model.latent is not None:
+        notes.append("latent attention with experts: prompts have been priced up to a third too low")
+    if deployment.pp > 1:
+        notes.append("pipeline stages do not overlap here: throughput is a lower bound")
+    if COMPUTE_DTYPE[deployment.weight_dtype] == "fp4":
+        notes.append("fp4 arithmetic was not measured: its efficiency is a guess")
+    return notes
