@@ -29,9 +29,9 @@ def trust_facts(config: Config, workload: Workload, record: Record) -> dict[str,
     `beyond_measured_contexts_ratio`: output tokens decoded with shorter or longer contexts than were measured;
     `beyond_measured_batches_ratio`: time in which fewer or more requests decoded together, of the time any did;
     `beyond_measured_prompts_ratio`: prompt tokens that were computed in larger passes.
-    In an open loop also, while requests arrived, `prompt_busy_ratio`: time in which a worker had some prompt waiting
-    or being computed; `running_occupancy_ratio` and `kv_occupancy_ratio`: mean use of the running slots and of the
-    KV cache, a cached prefix counted once; and `near_saturation`, 1 if any of these is above 0.7.
+    In an open loop on workers of one kind also, while requests arrived, `prompt_busy_ratio`: time in which a worker had
+    some prompt waiting or being computed; `running_occupancy_ratio` and `kv_occupancy_ratio`: mean use of the running
+    slots and of the KV cache, a cached prefix counted once; and `near_saturation`, 1 if one of these is above 0.7.
     """
     facts: dict[str, float | int] = {}
     measured = record.timing_range
@@ -52,7 +52,7 @@ def trust_facts(config: Config, workload: Workload, record: Record) -> dict[str,
         admitted = ~np.isnan(np.asarray(requests.first_admit_ms, dtype=np.float64))
         large = admitted & (chunks > measured.pass_tokens[1])
         facts["beyond_measured_prompts_ratio"] = _share(float(np.sum(inputs[large])), float(np.sum(inputs[admitted])))
-    if config.workload.concurrency is None:
+    if config.workload.concurrency is None and not config.cluster.is_split:
         facts |= _saturation(config, record, inputs, outputs)
     return facts
 
