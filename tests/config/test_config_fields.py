@@ -238,7 +238,7 @@ def test_every_field_of_the_schema_is_known_and_described():
         ("workload.synthetic.prefix_ratio", "a number from 0 to 1"),
         ("workload.speedup", "a number above 0"),
         ("engine.enable_prefix_caching", "true or false"),
-        ("engine.async_scheduling", "false"),
+        ("engine.async_scheduling", "true or false"),
         ("engine.kind", "'vllm' or 'sglang'"),
         ("engine.chunked_prefill_size", "an integer of at least -1"),
         ("engine.schedule_conservativeness", "a number from 0 to 2"),
