@@ -43,6 +43,15 @@ LLAMA = {
         ("mistralai/Mixtral-8x7B-v0.1", 46.7),
         ("mistralai/Mixtral-8x22B-v0.1", 140.6),
         ("MiniMaxAI/MiniMax-M2.5", 229.0),
+        ("Qwen/Qwen2.5-7B-Instruct", 7.61),
+        ("Qwen/Qwen2.5-72B-Instruct", 72.7),
+        ("Qwen/Qwen3-VL-8B-Instruct", 8.19),  # without its vision tower
+        ("mistralai/Mistral-7B-v0.3", 7.25),
+        ("mistralai/Mistral-Nemo-Base-2407", 12.2),
+        ("mistralai/Mistral-Small-Instruct-2409", 22.2),
+        ("mistralai/Mistral-Large-Instruct-2407", 122.6),
+        ("meta-llama/Llama-3.2-1B", 1.24),
+        ("meta-llama/Llama-3.2-3B", 3.21),
     ],
 )
 def test_a_model_has_the_parameters_that_its_makers_publish(name: str, billions: float) -> None:
@@ -125,6 +134,22 @@ def test_a_kind_of_model_that_is_not_priced_is_never_taken_for_another(extra, ex
     with pytest.raises(InputError) as caught:
         read_model_shape({**LLAMA, **extra}, "m")
     assert expected in str(caught.value)
+
+
+def test_what_weights_are_stored_as() -> None:
+    def stored(**quantization: object) -> tuple[str, bool]:
+        shape = read_model_shape({**LLAMA, "quantization_config": quantization}, "m")
+        return shape.weight_dtype, shape.only_experts_quantized
+
+    group = {"group_0": {"weights": {"num_bits": 4, "type": "int"}}}
+    assert stored(quant_method="fp8") == ("fp8", False)
+    assert stored(quant_method="fp8", weight_block_size=[128, 128]) == ("fp8_block", False)
+    assert stored(quant_method="modelopt", quant_algo="NVFP4") == ("nvfp4", False)
+    assert stored(quant_method="awq", bits=4) == ("int4", False)
+    assert stored(quant_method="mxfp4") == ("mxfp4", True)
+    assert stored(quant_method="compressed-tensors", config_groups=group) == ("int4", False)
+    ignore = ["lm_head", "re:.*self_attn.*"]
+    assert stored(quant_method="compressed-tensors", config_groups=group, ignore=ignore) == ("int4", True)
 
 
 def windows(**extra: object) -> list[tuple[int, int]]:

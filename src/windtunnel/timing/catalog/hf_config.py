@@ -32,7 +32,7 @@ UNMODELLED = {
 }
 UNGATED = ("relu", "relu2", "gelu", "gelu_new", "gelu_fast")  # activations of MLPs with two matrices
 GATED_GELU = ("gemma", "gemma2", "gemma3", "gemma3_text")
-QK_NORM = ("qwen3", "qwen3_moe", "gemma3", "gemma3_text", "minimax_m2", "olmo2")
+QK_NORM = ("qwen3", "qwen3_moe", "qwen3_vl_text", "qwen3_vl_moe_text", "gemma3", "gemma3_text", "minimax_m2", "olmo2")
 
 
 def read_model_shape(config: dict[str, Any], name: str) -> ModelShape:
@@ -191,6 +191,6 @@ def _weight_dtype(fields: _Fields) -> tuple[str, bool]:
         if weights.get("num_bits") == 8 and weights.get("type") == "float":
             return ("fp8_block" if weights.get("strategy") == "block" else "fp8"), False
         if weights.get("num_bits") == 4 and weights.get("type") == "int":
-            return "int4", False
+            return "int4", any("self_attn" in str(ignored) for ignored in quantization.get("ignore") or [])
     kind = algorithm or method or "an unnamed method"
     raise InputError(f"{fields.name}: no timing model here prices weights quantised by {kind!r}")
