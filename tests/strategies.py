@@ -130,6 +130,7 @@ class Scenario:
     workers: int = 1
     router: str = "round-robin"
     tie_break: str = "lowest"
+    router_options: Mapping[str, object] = field(default_factory=dict)
     concurrency: int | None = None
     cancel_after_ms: float | None = None
     max_time_s: float | None = None
@@ -147,7 +148,9 @@ class Scenario:
         return workload
 
     def config(self, *, fast_forward: bool = True) -> Config:
-        cluster: dict[str, object] = {"router": {"kind": self.router, "tie_break": self.tie_break}}
+        cluster: dict[str, object] = {
+            "router": {"kind": self.router, "tie_break": self.tie_break, **self.router_options}
+        }
         if "prefill_workers" not in self.topology.get("cluster", {}):
             cluster["workers"] = self.workers
         data: dict[str, Any] = {

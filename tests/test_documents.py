@@ -33,7 +33,7 @@ def workplace(tmp_path, monkeypatch):
             if body.startswith("# "):
                 (tmp_path / body.splitlines()[0].removeprefix("# ")).write_text(body)
     yield tmp_path
-    for module in ("my_router", "my_autoscaler", "sticky", "linear", "semicolons", "rush"):
+    for module in ("my_router", "my_autoscaler", "sticky", "work_ahead", "linear", "semicolons", "rush"):
         sys.modules.pop(module, None)
 
 

@@ -18,7 +18,9 @@ from windtunnel.cluster.autoscaler import Autoscaler, SloAutoscaler, ThresholdAu
 from windtunnel.cluster.fabric import Fabric
 from windtunnel.cluster.handoff import Handoffs
 from windtunnel.cluster.pool import Fleet, Pool
-from windtunnel.cluster.router import LeastLoadedRouter, RandomRouter, RoundRobinRouter, Router
+from windtunnel.cluster.router import Router, TrackingRouter
+from windtunnel.cluster.router.builtin import Role, builtin_router
+from windtunnel.cluster.router.feed import RouterFeed
 from windtunnel.cluster.scaling import Scaling
 from windtunnel.cluster.simulation import Simulation
 from windtunnel.cluster.traffic import Traffic
@@ -53,7 +55,6 @@ from windtunnel.workload.driver import Driver
 from windtunnel.workload.mixture import mixed_workload
 from windtunnel.workload.retiming import retime
 from windtunnel.workload.session import Workload
-from windtunnel.workload.streams import named_stream
 from windtunnel.workload.synthetic import synthetic_workload
 from windtunnel.workload.traces import load_trace
 
@@ -108,7 +109,7 @@ def simulate(
         timing = _checked(timing, type(timing).__name__, config)
     router_name = config.cluster.router.kind
     if router is None:
-        router = build_router(config)
+        router = build_router(config, timing, "prefill" if config.cluster.is_split else "all")
     else:
         decode_router = decode_router or router
         config = _naming(config, "router", router)
@@ -128,7 +129,7 @@ def simulate(
             simulation.wake(worker)
 
     if config.cluster.is_split:
-        pools = _split_pools(config, timing, router, decode_router, router_name, fleet)
+        pools = _split_pools(config, timing, router, decode_router, router_name, fleet, workload)
     else:
         record.decode_gpus_per_worker = gpus_per_worker(config)
         dp_size = config.cluster.dp_size
@@ -146,6 +147,7 @@ def simulate(
         pools = [Pool("", 0, router, router_name, fleet, build, dp_size)]
         pools[0].is_special |= config.cluster.scaling.is_on or autoscaler is not None
         pools[0].tokens_per_block = config.engine.tokens_per_block
+        _connect(pools[0], fleet, workload)
         for _ in range(config.cluster.workers):
             pools[0].start()
     simulation = Simulation(
@@ -271,6 +273,7 @@ def _split_pools(
     decode_router: Router | None,
     router_name: str,
     fleet: Fleet,
+    workload: Workload,
 ) -> list[Pool]:
     """The workers that prefill, and those that decode."""
     prefill, decode = pool_configs(config)
@@ -295,7 +298,9 @@ def _split_pools(
         engine_type = OverlapEngine if wanted.overlap_schedule else Engine
         return engine_type(SglangDestination(wanted, passes), decode_timing, passes)
 
-    decode_router = decode_router or build_router(config, "decode router")
+    decode_router = decode_router or build_router(config, decode_timing, "decode")
+    if decode_router is router and isinstance(router, TrackingRouter) and router.follows:
+        raise InputError("follows one pool of workers: give the other a router of its own", field="cluster.router")
     pools = [
         Pool("prefill", 0, router, router_name, fleet, build_source),
         Pool("decode", 1, decode_router, router_name, fleet, build_destination),
@@ -303,6 +308,7 @@ def _split_pools(
     for pool, workers in zip(pools, (config.cluster.prefill_workers, config.cluster.decode_workers), strict=True):
         pool.is_special = True
         pool.tokens_per_block = config.engine.tokens_per_block
+        _connect(pool, fleet, workload)
         for _ in range(workers or 0):
             pool.start()
     return pools
@@ -401,15 +407,21 @@ def build_autoscaler(config: Config, timing: TimingModel | None) -> Autoscaler:
     return policy  # type: ignore[return-value]  # its methods were looked up just above
 
 
-def build_router(config: Config, stream: str = "router") -> Router:
-    """The router that `cluster.router` names; what it draws comes from the stream of that name."""
+def _connect(pool: Pool, fleet: Fleet, workload: Workload) -> None:
+    """Let the router of a pool follow what happens there, if it wants to."""
+    if isinstance(pool.router, TrackingRouter) and pool.router.follows:
+        pool.feed = RouterFeed(pool.router, pool, fleet.clock, workload)
+
+
+def build_router(config: Config, timing: TimingModel | None = None, role: Role = "all") -> Router:
+    """The router that `cluster.router` names, for workers that do all, or only prefill, or only decode.
+
+    `timing` is the model that it may ask, if not the one that is named.
+    """
+    builtin = builtin_router(config, lambda: build_timing(config) if timing is None else timing, role)
+    if builtin is not None:
+        return builtin
     wanted = config.cluster.router
-    if wanted.kind == "round-robin":
-        return RoundRobinRouter(config.cluster.dp_size)
-    if wanted.kind == "random":
-        return RandomRouter(named_stream(config.seed, stream))
-    if wanted.kind == "least-loaded":
-        return LeastLoadedRouter(named_stream(config.seed, stream) if wanted.tie_break == "random" else None)
     found = load_object(wanted.kind, "cluster.router.kind", ROUTERS)
     if wanted.tie_break != "lowest":
         raise InputError(f"has no effect on the router {wanted.kind!r}", field="cluster.router.tie_break")

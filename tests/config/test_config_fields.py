@@ -10,6 +10,7 @@ from windtunnel.config.arrival import ArrivalConfig
 from windtunnel.config.fields import FIELDS, FIELDS_WITH, ConfigField, closest_field, found_in_words, parse_value
 from windtunnel.config.file import ConfigFile
 from windtunnel.config.load import Assignment, load_config, parse_set
+from windtunnel.config.router import READERS
 from windtunnel.config.schema import POOL_ENGINES, Config, Section, WorkloadConfig
 from windtunnel.errors import InputError
 
@@ -43,13 +44,15 @@ BESIDE: dict[str, list[str]] = {
     "workload.synthetic.lengths": ["workload.synthetic.isl=null", "workload.synthetic.osl=null"],
     "workload.concurrency_by": ["workload.concurrency=1"],
     "engine.long_prefill_token_threshold_adaptive": ["engine.long_prefill_token_threshold=1"],
-    "cluster.router.tie_break": ["cluster.router.kind=least-loaded"],
     **{
         f"cluster.scaling.{name}": ["cluster.scaling.autoscaler=threshold", "cluster.scaling.requests_per_worker=7"]
         for name in ("autoscaler", "interval_s", "requests_per_worker", "stabilization_s", "min_workers", "max_workers")
     },
     "cluster.scaling.startup_s": ["cluster.scaling.schedule=FILE"],
     "cluster.scaling.itl_ms": ["cluster.scaling.autoscaler=slo"],
+    **{f"cluster.router.{name}": [f"cluster.router.kind={readers[-1]}"] for name, readers in READERS.items()},
+    "cluster.router.ttl_s": ["cluster.router.kind=kv", "cluster.router.index=approximate"],
+    "cluster.router.queue_policy": ["cluster.router.kind=kv", "cluster.router.queue_threshold=1"],
     "cluster.prefill_workers": ["cluster.decode_workers=7"],
     "cluster.decode_workers": ["cluster.prefill_workers=7"],
     **{
@@ -72,6 +75,7 @@ BESIDE: dict[str, list[str]] = {
 }
 # Values of fields that do not take just any.
 SPECIAL: dict[str, tuple[str, object]] = {
+    "cluster.router.load_factor": ("1.5", 1.5),
     "timing.model": ("Qwen/Qwen3-8B", "Qwen/Qwen3-8B"),
     "timing.gpu": ("b200-sxm", "b200-sxm"),
     **{f"timing.{name}": ("4", 4) for name in ("tp", "ep")},

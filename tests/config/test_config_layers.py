@@ -12,10 +12,12 @@ from windtunnel.config.fields import FIELDS
 from windtunnel.config.file import read_config_file
 from windtunnel.config.load import LoadedConfig, load_config
 from windtunnel.config.origins import Origins
+from windtunnel.config.router import ROUTERS
 from windtunnel.config.timing import TIMING_MODELS
 from windtunnel.errors import InputError
 
 RATE_FILE = "workload:\n  synthetic:\n    isl: 8\n    osl: 8\n    requests: 8\n    rate: 2\n"
+ROUTER_NAMES = ", ".join(map(repr, ROUTERS))
 MODELS = ", ".join(repr(name) for name in TIMING_MODELS)
 TRACE_FILE = "workload:\n  path: t.jsonl\n  limit: 5\n  speedup: 2\n"
 
@@ -155,8 +157,7 @@ def test_python_gets_no_sample_unasked(load):
         ({"engine": "sglong"}, "--engine: found 'sglong', expected 'vllm' or 'sglang' (did you mean 'sglang'?)"),
         (
             {"router": "round-robn"},
-            "--router: found 'round-robn', expected 'round-robin', 'random', 'least-loaded' or module:attribute "
-            "(did you mean 'round-robin'?)",
+            f"--router: found 'round-robn', expected {ROUTER_NAMES} or module:attribute (did you mean 'round-robin'?)",
         ),
         ({"timing": "quick"}, f"--timing: found 'quick', expected {MODELS} or module:attribute"),
         ({"timing": "m:"}, f"--timing: found 'm:', expected {MODELS} or module:attribute"),

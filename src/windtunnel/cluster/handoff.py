@@ -270,6 +270,7 @@ class Handoffs:
             self.prefill.parked.append(handoff)
             return
         worker = self.prefill.place(handoff.routed, now_ms, self._workload)
+        assert worker is not None  # a router that keeps requests is refused before
         request = handoff.source or self._make_source(handoff)
         handoff.source_worker = worker
         handoff.stage = Stage.PREFILLING
@@ -280,6 +281,8 @@ class Handoffs:
         worker = handoff.source_worker
         assert worker is not None
         worker.num_requests -= 1
+        if worker.feed is not None:
+            worker.feed.ended(handoff.routed.number, now_ms)
         self._cluster.left(worker, now_ms)
         handoff.is_held = False
         if self._cluster.reach_boundary(worker, now_ms):
@@ -306,6 +309,7 @@ class Handoffs:
             self.decode.parked.append(handoff)
             return
         worker = self.decode.place(handoff.routed, now_ms, self._workload)
+        assert worker is not None
         routed = handoff.routed
         request_type = worker.engine.scheduler.request_type
         handoff.target_worker = worker
@@ -402,6 +406,8 @@ class Handoffs:
         if worker is None or target is None:
             return
         worker.num_requests -= 1
+        if worker.feed is not None:
+            worker.feed.ended(handoff.routed.number, now_ms)
         self._cluster.left(worker, now_ms)
         dock = self._dock(worker)
         if handoff in dock.pending:

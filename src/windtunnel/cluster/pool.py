@@ -13,7 +13,8 @@ from operator import index
 from typing import Protocol
 
 from windtunnel.cluster.rank_group import RankGroup
-from windtunnel.cluster.router.base import RoutedRequest, Router
+from windtunnel.cluster.router.base import QUEUED, RefusalError, RoutedRequest, Router
+from windtunnel.cluster.router.feed import RouterFeed
 from windtunnel.cluster.worker import Clock, Worker
 from windtunnel.engine.engine import Engine, Scheduler
 from windtunnel.engine.rank_engine import RankEngine
@@ -86,6 +87,7 @@ class Pool:
         router, router_name: who places requests on it, and what errors call that.
         workers: all there ever were, by number. With data parallelism every rank is one of them.
         routable: those that the router may choose, in ascending order.
+        feed: tells the router what happens on the workers, if it wants to know; set before any joins.
         front: a scheduler to ask about requests before there is a worker for them; exists once a worker has joined.
         lives: its workers, however many ranks they have.
         parked: what waits for a worker to become routable, as long as none is.
@@ -111,6 +113,7 @@ class Pool:
         self.turn = turn
         self.router = router
         self.router_name = router_name
+        self.feed: RouterFeed | None = None
         self.front: Scheduler
         self.workers: list[Worker] = []
         self.routable: tuple[Worker, ...] = ()
@@ -151,6 +154,9 @@ class Pool:
             group = RankGroup(engines)
             for worker in ranks:
                 worker.unit = group
+        if self.feed is not None:
+            for worker in ranks:
+                self.feed.watch(worker)
         life = Life(len(self.lives), ranks, now_ms, State.ACTIVE if is_ready else State.STARTING)
         self.lives.append(life)
         self.refresh()
@@ -170,27 +176,37 @@ class Pool:
         """Take notice of workers that have become routable, or are so no more."""
         self.routable = tuple(worker for worker in self.workers if worker.is_routable)
 
-    def place(self, request: RoutedRequest, now_ms: float, workload: Workload) -> Worker:
-        """The worker that the router chooses, among which there must be one.
+    def place(self, request: RoutedRequest, now_ms: float, workload: Workload) -> Worker | None:
+        """The worker that the router chooses, among which there must be one; None if it keeps the request.
 
         Raises:
+            RefusalError: it refuses the request.
             PluginError: the router raised, or answered with no worker that it may choose.
         """
         route: Callable[..., object] = self.router.route  # whatever it returns
         try:
             answer = route(request, self.routable, now_ms)
+        except RefusalError:
+            raise
         except (Exception, SystemExit) as error:
             raise PluginError(
                 f"router {self.router_name} raised {error!r} for request {workload.request_id(request.number)}", error
             ) from error
         workers = self.workers
         if type(answer) is int and 0 <= answer < len(workers) and (worker := workers[answer]).is_routable:
+            if self.feed is not None:
+                self.feed.placed(request.number, worker)
             return worker
+        if answer == QUEUED and type(answer) is int and self.feed is not None:
+            self.feed.placed(request.number, None)
+            return None
         try:
             number = index(answer)  # type: ignore[arg-type]  # an integer of numpy will do; nothing else
         except TypeError:
             number = -1
         if 0 <= number < len(workers) and (worker := workers[number]).is_routable:
+            if self.feed is not None:
+                self.feed.placed(request.number, worker)
             return worker
         numbers = [worker.number for worker in self.routable]
         expected = f"a worker number from {numbers[0]} to {numbers[-1]}"

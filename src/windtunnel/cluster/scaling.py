@@ -254,6 +254,9 @@ class Scaling:
         life.state = state
         life.end_ms = now_ms
         self._note(pool, life, event, cause, now_ms)
+        if pool.feed is not None:
+            for rank in life.ranks:
+                pool.feed.removed(rank)
 
     def _note(self, pool: Pool, life: Life, event: str, cause: str, now_ms: float) -> None:
         self._cluster.record.worker_events.append(WorkerEvent(now_ms, pool.name, life.number, event, cause))

@@ -19,7 +19,8 @@ from heapq import heappop, heappush
 from windtunnel.cluster.agenda import Agenda, Kind
 from windtunnel.cluster.handoff import Handoffs
 from windtunnel.cluster.pool import Fleet, Pool
-from windtunnel.cluster.router.base import RoutedRequest
+from windtunnel.cluster.router.base import RefusalError, RoutedRequest
+from windtunnel.cluster.router.feed import RouterFeed
 from windtunnel.cluster.scaling import IDLE_TICKS, Scaling
 from windtunnel.cluster.worker import Worker
 from windtunnel.engine.request import EngineRequest
@@ -28,6 +29,7 @@ from windtunnel.record.columns import Status
 from windtunnel.record.recorder import Recorder
 from windtunnel.workload.driver import Driver
 from windtunnel.workload.session import Workload
+from windtunnel.workload.urgency import NO_URGENCY
 
 INFINITE = float("inf")
 INSTANTS_PER_POLL = 256
@@ -69,8 +71,14 @@ class ParkedRequest:
         return self._simulation.live.get(self._request.number) is self._request
 
     def resume(self, now_ms: float) -> None:
-        worker = self._pool.place(self._routed, now_ms, self._simulation.workload)
-        self._simulation.submit(worker, self._request, now_ms)
+        simulation = self._simulation
+        try:
+            worker = self._pool.place(self._routed, now_ms, simulation.workload)
+        except RefusalError as refusal:
+            simulation.refuse(self._request, str(refusal), now_ms)
+            return
+        if worker is not None:
+            simulation.submit(worker, self._request, now_ms)
 
 
 class Simulation:
@@ -122,6 +130,10 @@ class Simulation:
         self._recorder = Recorder(fleet.record)
         self._ended = 0
         self._ends: list[tuple[float, int]] = []  # (end, worker) of what is in flight; stale entries are skipped
+        self._halted = False
+        for pool in self.pools:
+            if pool.feed is not None:
+                pool.feed.end_passes = self._end_passes
         self._boundary: list[Worker] = []  # between two passes, with a decision to take; one may be here twice
 
     def run(self) -> None:
@@ -224,6 +236,9 @@ class Simulation:
         """What the worker had in flight ends now; returns whether any request left it."""
         self._boundary.append(worker)
         finished = worker.unit.end()
+        if worker.feed is not None:
+            self._tell_router(worker, worker.feed, finished, now_ms)
+            return bool(finished)
         if worker.is_special:
             return self._settle(worker, finished, now_ms)
         if not finished:
@@ -267,6 +282,33 @@ class Simulation:
         """A worker between two passes may have something to do now."""
         self._boundary.append(worker)
 
+    def _tell_router(self, worker: Worker, feed: RouterFeed, finished: Sequence[EngineRequest], now_ms: float) -> None:
+        """A pass of a worker has ended, which its router follows."""
+        handoffs = self.handoffs
+        for request, has_ended in feed.pass_ended(worker, finished, now_ms):
+            home = self.workers[request.home]
+            if has_ended and (handoffs is None or not handoffs.take(home, request, now_ms)):
+                self._finish(home, request, now_ms)
+                self.left(home, now_ms)
+                if self.scaling is not None:
+                    self.scaling.ended.append(request.number)
+            else:
+                feed.first_token(request.number, now_ms)
+                self._dispatch_released(feed, now_ms)
+        if handoffs is not None:
+            handoffs.pass_ended(worker, now_ms)
+
+    def _leave_router(self, feed: RouterFeed, number: int, now_ms: float) -> None:
+        """A request has left its worker, or the queue of its router."""
+        feed.ended(number, now_ms)
+        self._dispatch_released(feed, now_ms)
+
+    def _dispatch_released(self, feed: RouterFeed, now_ms: float) -> None:
+        """Send what the router has kept and lets go now."""
+        while (found := feed.released(now_ms)) is not None:
+            number, worker = found
+            self.submit(worker, self.live[number], now_ms)
+
     def _finish(self, worker: Worker, request: EngineRequest, now_ms: float) -> None:
         """A request has left its engine: it completed, its client gave up, or the engine did."""
         del self.live[request.number]
@@ -274,6 +316,8 @@ class Simulation:
         if self.handoffs is not None:
             self.handoffs.ended(request)
         self._ended += 1
+        if worker.feed is not None and not self._halted:
+            self._leave_router(worker.feed, request.number, now_ms)
         if request.cancelled_ms <= now_ms:
             reason = f"client gave up after {self.cancel_after_ms:g} ms"
             self._recorder.ended(request, worker.index, Status.CANCELLED, request.cancelled_ms, reason)
@@ -292,6 +336,8 @@ class Simulation:
         request = self.live[number]
         if request.home < 0:
             request.note_wait(now_ms)
+            if self._pool.feed is not None:
+                self._leave_router(self._pool.feed, number, now_ms)
             self.close_handoff(request, None, now_ms)
             return
         worker = self.workers[request.home]
@@ -328,26 +374,35 @@ class Simulation:
         routed = RoutedRequest(
             number, workload.session[number], workload.turn[number], prompt_tokens, output_tokens, content
         )
+        if workload.urgency:
+            routed.urgency = workload.urgency.get(number, NO_URGENCY)
         if self.handoffs is not None and engine_output:
             self._arrive_split(self.handoffs, routed, engine_output, now_ms)
             return
         if not pool.routable:
             self._park(pool, routed, engine_output, now_ms)
             return
-        worker = pool.place(routed, now_ms, workload)
-        scheduler = worker.engine.scheduler
+        reason = "" if fits else front.refusal_at_submission(prompt_tokens, output_tokens)
+        worker = None
+        try:
+            worker = pool.place(routed, now_ms, workload)
+        except RefusalError as refusal:
+            reason = str(refusal)
+        else:
+            if reason and pool.feed is not None:
+                self._leave_router(pool.feed, number, now_ms)
         arrival_ms = self.driver.arrival_ms[number]
-        reason = "" if fits else scheduler.refusal_at_submission(prompt_tokens, output_tokens)
         if reason:
-            self._recorder.rejected(number, worker.index, arrival_ms, now_ms, reason)
+            self._recorder.rejected(number, -1 if worker is None else worker.index, arrival_ms, now_ms, reason)
             self._ended += 1
             self.driver.finished(number, now_ms, failed="rejected", output_tokens=0)
             return
-        request = scheduler.request_type(number, content, prompt_tokens, engine_output, arrival_ms)
+        request = front.request_type(number, content, prompt_tokens, engine_output, arrival_ms)
         if workload.priorities:
             request.priority = workload.priorities.get(number, 0)
         self.live[number] = request
-        self.submit(worker, request, now_ms)
+        if worker is not None:
+            self.submit(worker, request, now_ms)
         if self.cancel_after_ms != INFINITE:
             self.agenda.add(now_ms + self.cancel_after_ms, Kind.TIMEOUT, GiveUp(self, number), number)
 
@@ -370,6 +425,15 @@ class Simulation:
     def unpark(self, pool: Pool, now_ms: float) -> None:
         """A worker of a pool takes requests: those that waited for one go on."""
         pool.unpark(now_ms)
+        if pool.feed is not None:
+            self._dispatch_released(pool.feed, now_ms)
+
+    def refuse(self, request: EngineRequest, reason: str, now_ms: float) -> None:
+        """A router refuses a request that had to wait for a worker."""
+        del self.live[request.number]
+        self._recorder.rejected(request.number, -1, request.arrival_ms, now_ms, reason)
+        self._ended += 1
+        self.driver.finished(request.number, now_ms, failed="rejected", output_tokens=0)
 
     def _arrive_split(self, handoffs: Handoffs, routed: RoutedRequest, engine_output: int, now_ms: float) -> None:
         """A request arrives that prefills on one worker and decodes on another."""
@@ -400,6 +464,7 @@ class Simulation:
     def halt(self, now_ms: float, why: str) -> None:
         """Stop for good: passes that end by now have happened, those in flight have not."""
         self.record.interrupted = why
+        self._halted = True
         for worker in self.workers:
             finished, remaining = worker.engine.halt(now_ms)
             ends = worker.engine.passes.end_ms
@@ -441,4 +506,5 @@ class Simulation:
             if worker.num_requests
         ]
         waits += [f"{len(pool.parked)} wait for a worker" for pool in self.pools if pool.parked]
+        waits += [f"{p.feed.num_waiting} wait in the router" for p in self.pools if p.feed and p.feed.num_waiting]
         return f"stalled at {self.clock.now_ms:.3f} ms: nothing can run, and requests {who} remain. " + "; ".join(waits)

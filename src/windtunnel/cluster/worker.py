@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from windtunnel.engine.engine import Engine
 from windtunnel.engine.request import EngineRequest
+
+if TYPE_CHECKING:
+    from windtunnel.cluster.router.feed import RouterFeed
 
 
 class Clock:
@@ -37,6 +40,7 @@ class Worker:
         engine: its scheduler, cache and clock.
         unit: what begins and ends its passes: its engine, or the group that it is a rank of.
         is_routable: whether its router may place requests on it.
+        feed: tells its router what happens on it, if that wants to know.
         is_special: whether the end of a pass means more for it than the ends of requests.
         num_requests: requests sent to it that have not ended.
     """
@@ -49,6 +53,7 @@ class Worker:
         self.unit: PassUnit = engine
         self.is_routable = True
         self.is_special = False
+        self.feed: RouterFeed | None = None
         self.num_requests = 0
         self._clock = clock
 

@@ -11,6 +11,8 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from windtunnel.config.arrival import ArrivalConfig as ArrivalConfig
+from windtunnel.config.router import ROUTERS as ROUTERS
+from windtunnel.config.router import RouterConfig as RouterConfig
 from windtunnel.config.section import (
     Flag,
     MissingError,
@@ -20,7 +22,6 @@ from windtunnel.config.section import (
     PositiveInt,
     RuleError,
     Seed,
-    named,
 )
 from windtunnel.config.section import Section as Section
 from windtunnel.config.sglang import SglangConfig as SglangConfig
@@ -38,8 +39,6 @@ from windtunnel.errors import InputError
 
 SAMPLE_TRACE = "sample:mooncake-conversation"
 
-# Names that a config file may use besides `module:attribute` of an object written in Python.
-ROUTERS = ("round-robin", "random", "least-loaded")
 
 # Fields of a workload that say something about trace files, and nothing about a synthetic load.
 TRACE_ONLY = (
@@ -190,24 +189,6 @@ class WorkloadConfig(Section):
             raise RuleError("{speedup} has no meaning for {classes} with a closed loop among them")
 
 
-class RouterConfig(Section):
-    """Which worker gets a request."""
-
-    kind: Annotated[str, named(ROUTERS)] = Field(
-        default="round-robin",
-        description="policy: round-robin, random, least-loaded, or module:attribute of one written in Python",
-    )
-    tie_break: Literal["lowest", "random"] = Field(
-        default="lowest", description="among equally good workers: the lowest number, or a seeded draw"
-    )
-
-    @model_validator(mode="after")
-    def _consistent(self) -> RouterConfig:
-        if self.tie_break != "lowest" and self.kind in ("round-robin", "random"):
-            raise RuleError(f"{{tie_break}} has no effect with the {self.kind} router, which has no ties")
-        return self
-
-
 class ClusterConfig(Section):
     """How many workers, and how requests reach them."""
 
@@ -238,6 +219,9 @@ class ClusterConfig(Section):
             raise RuleError("give either {workers}, or {prefill_workers} and {decode_workers}")
         if self.dp_size > 1:
             raise RuleError("{dp_size} above 1 is not modelled together with {prefill_workers}")
+        for name in ("queue_threshold", "policy_file"):
+            if getattr(self.router, name) is not None:
+                raise RuleError(f"{{router.{name}}} is not modelled together with {{prefill_workers}}")
         return self
 
     @property

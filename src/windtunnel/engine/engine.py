@@ -13,10 +13,12 @@ from typing import Protocol
 import numpy as np
 
 from windtunnel.engine.decode_group import DecodeGroup
+from windtunnel.engine.kv.events import CacheEvent
 from windtunnel.engine.kv.offload import Offload
 from windtunnel.engine.request import EngineRequest
 from windtunnel.record.columns import PassColumns
 from windtunnel.timing.base import FloatArray, PassShape, TimingModel
+from windtunnel.workload.content import Content
 
 INFINITE = float("inf")
 accumulate = np.add.accumulate
@@ -28,6 +30,9 @@ class KvPool(Protocol):
     """The KV blocks of an engine: how many there are, and how many nobody holds."""
 
     num_blocks: int
+    caching: bool
+    log_events: bool
+    events: list[CacheEvent]
 
     @property
     def free_blocks(self) -> int: ...
@@ -39,6 +44,7 @@ class Scheduler(Protocol):
     request_type: type[EngineRequest]
     group: DecodeGroup
     finished: list[EngineRequest]
+    first_tokens: list[EngineRequest] | None
 
     @property
     def pool(self) -> KvPool: ...
@@ -62,6 +68,8 @@ class Scheduler(Protocol):
     def decode_passes(self) -> int: ...
     def commit_decodes(self, passes: int) -> None: ...
     def blocks_for(self, passes: int) -> int: ...
+    def quiet_passes(self, passes: int) -> int: ...
+    def publish_quoted(self, content: Content, in_flight: bool) -> None: ...
     def schedule(self, now_ms: float) -> PassShape | None: ...
     def conclude(self, start_ms: float) -> None: ...
     def physical_tokens(self) -> int: ...
@@ -93,6 +101,8 @@ class Engine:
         self._start_ms = 0.0
         self._planned = 0  # passes of the run in flight that are meant to happen; 0 for a single pass
         self._run_ends: FloatArray = np.empty(0)  # ends of the passes of a run of several
+        self._seen_ends: FloatArray | None = None  # of the run that `evicts_inside` was asked about
+        self._quiet_until_ms = INFINITE  # up to then it publishes nothing
         self._leaving: list[EngineRequest] = []  # cancelled while something was in flight
         self._leaving_later: list[EngineRequest] = []  # ... and in the batch of the pass after it
         self._passes_ahead = passes_ahead
@@ -216,6 +226,62 @@ class Engine:
             started = 1 if self._planned == 1 else int(self._run_ends.searchsorted(now_ms)) + 1
             free -= self.scheduler.blocks_for(min(started, self._planned))
         return free
+
+    # --- for routers, which look at what has been published while a run is in flight
+
+    def evicts_inside(self, now_ms: float) -> bool:
+        """Whether the passes of a run in flight that have ended by now may have published events."""
+        if self._planned < 2 or self.end_ms == INFINITE:
+            return False
+        ends = self._run_ends
+        if self._seen_ends is not ends:  # a run that was not asked about before
+            self._seen_ends = ends
+            quiet = self.scheduler.quiet_passes(self._planned)
+            self._quiet_until_ms = ends.item(quiet) if quiet < self._planned else INFINITE
+        return now_ms >= self._quiet_until_ms
+
+    def ends_inside(self, now_ms: float) -> bool:
+        """Whether a pass of a run, but not the last one, ends exactly now."""
+        if self._planned < 2 or self.end_ms == INFINITE:
+            return False
+        place = int(self._run_ends.searchsorted(now_ms))
+        return place < self._planned - 1 and self._run_ends.item(place) == now_ms
+
+    def commit_ended(self, now_ms: float) -> bool:
+        """Commit the passes of a run that have ended by now, which is inside a pass; whether there were any.
+
+        The run goes on.
+        """
+        if self._planned < 2 or self.end_ms == INFINITE:
+            return False
+        done = min(int(self._run_ends.searchsorted(now_ms, side="right")), self._planned - 1)
+        if not done:
+            return False
+        passes = self.passes
+        ends = passes.end_ms
+        if not ends or ends[-1] != self._start_ms:
+            passes.idle_pass.append(len(ends))
+            passes.idle_until_ms.append(self._start_ms)
+        ends.frombytes(self._run_ends[:done].tobytes())
+        passes.passes_in_runs += done
+        self._start_ms = ends[-1]
+        self._run_ends = self._run_ends[done:]
+        self._planned -= done
+        self.scheduler.commit_decodes(done)
+        return True
+
+    def publish_quoted(self, content: Content) -> list[CacheEvent]:
+        """Events of the blocks of `content` that requests here have generated, in passes that have ended.
+
+        Within a run, those of `commit_ended`.
+        """
+        pool = self.scheduler.pool
+        pending = pool.events  # of the pass in flight
+        found: list[CacheEvent] = []
+        pool.events = found
+        self.scheduler.publish_quoted(content, self._planned == 0 and self.end_ms != INFINITE)
+        pool.events = pending
+        return found
 
     def _price_run(self, passes: int, now_ms: float) -> None:
         """Fix the ends of the next `passes` passes of decodes."""

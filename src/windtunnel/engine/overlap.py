@@ -104,6 +104,33 @@ class OverlapEngine(Engine):
             free -= self.scheduler.blocks_for(min(self._turns_begun(now_ms), self._planned))
         return free
 
+    def evicts_inside(self, now_ms: float) -> bool:
+        if self._planned < 2 or self.end_ms == INFINITE or self._flight_end_ms > now_ms:
+            return False
+        return self.scheduler.quiet_passes(self._planned) < self._planned
+
+    def ends_inside(self, now_ms: float) -> bool:
+        if self._planned < 2 or self.end_ms == INFINITE:
+            return False
+        if self._flight_end_ms == now_ms:
+            return True
+        place = int(self._run_ends.searchsorted(now_ms))
+        return place < self._planned - 2 and self._run_ends.item(place) == now_ms
+
+    def commit_ended(self, now_ms: float) -> bool:
+        planned = self._planned
+        if planned < 2 or self.end_ms == INFINITE or self._flight_end_ms > now_ms:
+            return False
+        run_ends = self._run_ends
+        end_ms = self.end_ms
+        done = min(int(run_ends.searchsorted(now_ms, side="right")) + 1, planned - 1)
+        self._commit(done)
+        self.passes.decode_runs -= 1  # it goes on
+        self._planned = planned - done
+        self._run_ends = run_ends[done:]
+        self.end_ms = end_ms
+        return True
+
     def _turns_begun(self, now_ms: float) -> int:
         """How many turns of a run have begun before now_ms, the first one in any case."""
         if self._flight_end_ms >= now_ms:

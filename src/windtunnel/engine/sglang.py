@@ -30,6 +30,7 @@ from windtunnel.engine.sglang_submission import limit_output, refusal, safe_leng
 from windtunnel.engine.turn_observer import TurnObserver
 from windtunnel.record.columns import PassColumns
 from windtunnel.timing.base import PassShape
+from windtunnel.workload.content import Content
 
 
 class SglangScheduler:
@@ -39,6 +40,7 @@ class SglangScheduler:
         waiting: requests to admit; a retracted one goes to the end.
         running: the batch that decodes; group: what its members have in common.
         finished: requests that ended since the owner last took the list.
+        first_tokens: likewise those whose first token was emitted, if the owner has put a list here.
         ledger: what each request holds.
         pool: the KV pages.
         offload: the KV tiers behind the pool, if there are any.
@@ -69,6 +71,7 @@ class SglangScheduler:
         self.running = RunningBatch(config.page_size, self.ratio, config.overlap_schedule)
         self.group = self.running.group
         self.finished: list[EngineRequest] = []
+        self.first_tokens: list[EngineRequest] | None = None
         self.ledger = SglangLedger(self.pool, self.running, passes, config.max_running_requests)
         self._chunked: SglangRequest | None = None  # its prompt is under way
         self._last: Batch | None = None  # of the turn before; with overlap it is in flight
@@ -223,6 +226,8 @@ class SglangScheduler:
         last = len(ends) if self.overlap else len(ends) - 1
         group = self.group
         goes_on = group.step + passes > group.finish_step
+        if self.overlap and self._last is not None and self._last.enders:
+            self.running.drop_enders()  # of the first part of this run, which was committed before
         if goes_on:
             passes -= 1
             last -= 1
@@ -259,9 +264,9 @@ class SglangScheduler:
     def _has_effect(self, batch: Batch) -> bool:
         """Whether the result of a batch of prompts, which is in flight, may free pages that are in the tree already.
 
-        With KV tiers it is written to them, when it is known.
+        With KV tiers it is written to them, when it is known; and a router looks at first tokens and at what is stored.
         """
-        if self.offload is not None:
+        if self.offload is not None or self.first_tokens is not None:
             return True
         chunk = batch.chunks[0]
         return len(batch.chunks) > 1 or self.pool.knows_more(chunk.request.lease, chunk.end)
@@ -274,6 +279,14 @@ class SglangScheduler:
             slot = (group.step + passes - 1) % self.page_size
             blocks -= sum(-request.base % self.page_size == slot for request in group.finishing())
         return blocks
+
+    def quiet_passes(self, passes: int) -> int:
+        """How many of the next `passes` passes of a run evict no page for certain, before the first that may."""
+        wanted = self.blocks_for(passes) + self.group.size
+        return passes if wanted * self.page_size <= self.pool.free_tokens else 0
+
+    def publish_quoted(self, content: Content, in_flight: bool) -> None:
+        """Nothing: what a request generates is in the tree once it has ended."""
 
     # --- one turn
 
@@ -514,6 +527,7 @@ class SglangScheduler:
             if self.offload is not None:
                 self.offload.note_chunk(request, chunk.end)
             recovering = request.recovering
+            is_first = request.first_pass < 0
             request.note_chunk(batch.start_ms, end_ms)
             if recovering:
                 request.recovering = chunk.end < request.lost  # `computed` may be a chunk ahead
@@ -526,6 +540,8 @@ class SglangScheduler:
             if request.is_last_token or (not self.overlap and request.output_tokens >= request.max_output_tokens):
                 self._complete(request)
                 continue
+            if is_first and self.first_tokens is not None:
+                self.first_tokens.append(request)
             request.prefilled = True
             request.left_out_before_ms = log.left_out_ms
             self.pool.store(request.lease, request.chunk_end)

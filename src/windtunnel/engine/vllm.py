@@ -25,6 +25,7 @@ from windtunnel.engine.vllm_offload import VllmOffload
 from windtunnel.engine.vllm_submission import refusal, safe_lengths
 from windtunnel.record.columns import PassColumns
 from windtunnel.timing.base import PassShape
+from windtunnel.workload.content import Content
 
 UNLIMITED_TOKENS = 1 << 60
 
@@ -44,6 +45,7 @@ class VllmScheduler:
         waiting: requests to admit, in order; a preempted one is put in front.
         running: the batch, by admission number and so in the order of admission.
         finished: requests that ended since the owner last took the list.
+        first_tokens: likewise those whose first token was emitted, if the owner has put a list here.
         pool: the KV blocks.
         decodes: the requests of the batch that decode; group: what they have in common.
         offload: the KV tiers behind the pool, if there are any.
@@ -84,6 +86,7 @@ class VllmScheduler:
         self.waiting: deque[EngineRequest] = deque()
         self.running: dict[int, EngineRequest] = {}
         self.finished: list[EngineRequest] = []
+        self.first_tokens: list[EngineRequest] | None = None
         self.is_async = config.async_scheduling
         self.ending: list[EngineRequest] = []  # completed, and held until one more pass has been scheduled
         self.goes_on = True  # after a pass without a batch, whose output is processed at once, schedule the next one
@@ -276,6 +279,14 @@ class VllmScheduler:
     def blocks_for(self, passes: int) -> int:
         """KV blocks that the next `passes` passes of a run of decodes take."""
         return self.group.blocks_for(passes)
+
+    def quiet_passes(self, passes: int) -> int:
+        """How many of the next `passes` passes of a run evict no block for certain, before the first that may."""
+        return self.group.passes_within(self.pool.blank, passes)
+
+    def publish_quoted(self, content: Content, in_flight: bool) -> None:
+        """Hash the blocks of `content` that requests here have generated, in passes that have ended."""
+        self.decodes.catch_up_sources(content, in_flight)
 
     def _walk_decodes(self, passes: int, observer: PassObserver) -> None:
         """The same pass by pass, for an observer."""
@@ -666,6 +677,8 @@ class VllmScheduler:
         request.note_tokens(last_pass, last_pass, end_ms)
         if request.output_tokens < request.max_output_tokens:
             self.decodes.join(request)
+            if self.first_tokens is not None and request.output_tokens == 1:
+                self.first_tokens.append(request)
         else:
             self._complete(request)
 

@@ -114,11 +114,22 @@ class VllmDecodes:
         if full > table.hashed and self.pool.caching:
             self.pool.store(table, full)
 
-    def catch_up_sources(self, content: Content) -> None:
-        """Hash what those members have decoded whose output this content quotes: it may be hit now."""
+    def catch_up_sources(self, content: Content, in_flight: bool = False) -> None:
+        """Hash what those members have decoded whose output this content quotes: it may be hit now.
+
+        `in_flight` leaves out the last step, whose pass has not ended.
+        """
         if self.suspended:
             return
+        bs = self.group.block_size
         for origin in content.sources:
             other = self.by_output.get(origin)
             if other is not None and other.decoding:
-                self.catch_up(other)
+                if not in_flight:
+                    self.catch_up(other)
+                    continue
+                computed = other.base + self.group.step
+                other.table.owned = -(-computed // bs)
+                full = (computed - 1 - self.lag) // bs
+                if full > other.table.hashed and self.pool.caching:
+                    self.pool.store(other.table, full)

@@ -20,6 +20,7 @@ from windtunnel.errors import InputError
 from windtunnel.workload.closed_loop import ClosedLoop
 from windtunnel.workload.content import NO_SOURCES, Content, Run, quoted_outputs
 from windtunnel.workload.loading import Loading, ObservedLengths
+from windtunnel.workload.urgency import Urgency
 
 MAX_TOKENS = 2**31  # of a prompt or an output: far above any model, far below where sums lose exactness
 MAX_TIME_MS = 2.0**53  # beyond, milliseconds are no longer told apart
@@ -47,6 +48,7 @@ class Workload:
         accumulates: whether prompts hold what was generated, however short that was; else a prompt that quotes an
             output holds those tokens whatever became of the request.
         needs_concurrency: why it can only be sent in a closed loop, "" if it can be sent at its arrival times.
+        urgency: of the requests that are not as urgent as any other.
         loading: what became of the rows of the files it was read from; None for a load that was not read.
         observed_lengths: by file, how many rows of it lengths are drawn from.
         class_names: classes of clients, in the order of their sessions; empty for a load that has none.
@@ -71,6 +73,7 @@ class Workload:
         self.origin_ms: float | None = None
         self.accumulates = False
         self.needs_concurrency = ""
+        self.urgency: dict[int, Urgency] = {}
         self.loading: Loading | None = None
         self.observed_lengths: dict[str, ObservedLengths] = {}
         self.class_names: list[str] = []

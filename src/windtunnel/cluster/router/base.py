@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from windtunnel.engine.kv.events import CacheEvent
 from windtunnel.workload.content import Content
+from windtunnel.workload.urgency import NO_URGENCY, Urgency
+
+QUEUED = -1  # the answer of a router that keeps the request for later
 
 
 class RoutedRequest:
@@ -16,12 +20,20 @@ class RoutedRequest:
         session: number of its session; turn: its place in the session.
         input_tokens, output_tokens: prompt length and requested output length.
         content: the tokens of its prompt (and, beyond `input_tokens`, of the output it will generate).
+        urgency: what the trace says of its place in a router's queue.
     """
 
-    __slots__ = ("content", "input_tokens", "number", "output_tokens", "session", "turn")
+    __slots__ = ("content", "input_tokens", "number", "output_tokens", "session", "turn", "urgency")
 
     def __init__(
-        self, number: int, session: int, turn: int, input_tokens: int, output_tokens: int, content: Content
+        self,
+        number: int,
+        session: int,
+        turn: int,
+        input_tokens: int,
+        output_tokens: int,
+        content: Content,
+        urgency: Urgency = NO_URGENCY,
     ) -> None:
         self.number = number
         self.session = session
@@ -29,6 +41,7 @@ class RoutedRequest:
         self.input_tokens = input_tokens
         self.output_tokens = output_tokens
         self.content = content
+        self.urgency = urgency
 
 
 class WorkerView(Protocol):
@@ -56,8 +69,65 @@ class WorkerView(Protocol):
 
 
 class Router(Protocol):
-    """Places requests. Anything with this method is one; see docs/routers.md for an example."""
+    """Places requests. Anything with this method is one; see docs/extending.md for an example."""
 
     def route(self, request: RoutedRequest, workers: Sequence[WorkerView], now_ms: float) -> int:
         """The number of the worker that gets `request`. `workers` is in ascending order and never empty."""
         ...
+
+
+class RefusalError(Exception):
+    """Raised by `route`: the request is rejected, with this reason, and the simulation goes on."""
+
+
+class TrackingRouter:
+    """Base of routers that are told what becomes of requests and caches; override what is of interest.
+
+    At one instant, what happens on workers is told before requests that arrive are routed. A request is told of only
+    after it was placed: it emits a first token, unless it ends before, and it ends, however it does.
+
+    Attributes:
+        follows: whether it is told anything at all.
+        reads_cache: whether `cache_events` is called, reads_prefills: whether `first_token` is; each costs.
+        refresh: set by the simulation. Of the workers named, events that a run of passes in flight has published by
+            now are only told when this is called; returns whether there were any.
+        publish: likewise for blocks that live requests have generated and that a content quotes.
+    """
+
+    follows = True
+    reads_cache = False
+    reads_prefills = True
+
+    def __init__(self) -> None:
+        self.refresh: Callable[[Iterable[int]], bool] = _nothing_new
+        self.publish: Callable[[Content], None] = _no_publication
+
+    def cache_events(self, worker: int, events: list[CacheEvent], now_ms: float) -> None:
+        """Blocks were stored and removed, in this order, in passes of a worker that have ended."""
+
+    def first_token(self, number: int, worker: int, now_ms: float) -> None:
+        """Request `number` has emitted its first token, and will emit more."""
+
+    def ended(self, number: int, worker: int, now_ms: float) -> None:
+        """Request `number` is not on its worker any more."""
+
+    def released(self, workers: Sequence[WorkerView], now_ms: float) -> tuple[int, int] | None:
+        """A request that was `QUEUED` and the worker that gets it now; None: the others wait on.
+
+        Asked again until None, after everything that may have changed the answer.
+        """
+        return None
+
+    def withdrawn(self, number: int, now_ms: float) -> None:
+        """The client of a request that is `QUEUED` has given up."""
+
+    def removed(self, worker: int) -> None:
+        """A worker has gone for good, and its cache with it; all of its requests have ended."""
+
+
+def _nothing_new(workers: Iterable[int]) -> bool:
+    return False
+
+
+def _no_publication(content: Content) -> None:
+    return None

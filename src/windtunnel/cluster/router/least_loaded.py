@@ -1,4 +1,4 @@
-"""The worker with the fewest requests."""
+"""The worker with the least load."""
 
 from __future__ import annotations
 
@@ -6,21 +6,17 @@ from collections.abc import Sequence
 from random import Random
 
 from windtunnel.cluster.router.base import RoutedRequest, WorkerView
+from windtunnel.cluster.router.load import LoadKind, LoadRouter
 
 
-class LeastLoadedRouter:
-    """Places a request where the fewest requests are queued or running.
+class LeastLoadedRouter(LoadRouter):
+    """Places a request where the load, by default the number of requests that have not ended, is least."""
 
-    Args:
-        stream: draws among equals; None takes the lowest number.
-    """
-
-    def __init__(self, stream: Random | None = None) -> None:
-        self._stream = stream
+    def __init__(self, stream: Random | None = None, load: LoadKind = "requests") -> None:
+        super().__init__(load, stream)
 
     def route(self, request: RoutedRequest, workers: Sequence[WorkerView], now_ms: float) -> int:
-        least = min(worker.num_requests for worker in workers)
-        equals = [worker.number for worker in workers if worker.num_requests == least]
-        if self._stream is None or len(equals) == 1:
-            return equals[0]
-        return equals[int(self._stream.random() * len(equals))]
+        number = self.least_loaded(workers)
+        if self.follows:
+            self._tokens.placed(request, number)
+        return number

@@ -1,7 +1,8 @@
 """What a KV cache publishes when blocks become findable or are evicted.
 
 An event names blocks by content, not by hash or id; whoever needs those makes them at the edge. vLLM
-publishes one event per physical copy, so an index of events must count copies.
+publishes one event per physical copy, so an index of events must count copies. A pool logs events in spans; where a run
+of decodes is not cut for them, `Engine.commit_ended` brings them up to date for who asks inside it.
 """
 
 from __future__ import annotations

@@ -33,6 +33,7 @@ from windtunnel.workload.traces.json_rows import (
 from windtunnel.workload.traces.reading import CONTRADICTION, DUPLICATE_ID, BadRowError, ReadOptions, refuse
 from windtunnel.workload.traces.rows import Head
 from windtunnel.workload.traces.sessions import SessionBuilder
+from windtunnel.workload.urgency import NO_URGENCY, urgency_of
 
 BLOCK_SIZE = 512
 
@@ -167,6 +168,9 @@ class Graph:
             if row.priority:
                 sessions.workload.priorities[request] = row.priority
             options.loading.without_output += output is None
+            urgency = urgency_of(row.priority, row.strict_priority, row.policy_class)
+            if urgency is not NO_URGENCY:
+                sessions.workload.urgency[request] = urgency
         sessions.workload.origin_ms = min(timestamps_ms[1:], default=0.0)
         return sessions.workload
 

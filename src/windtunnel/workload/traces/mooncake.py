@@ -32,6 +32,7 @@ from windtunnel.workload.traces.plain_rows import PlainRows
 from windtunnel.workload.traces.reading import CONTRADICTION, BadRowError, ReadOptions, refuse
 from windtunnel.workload.traces.rows import Head, blocks, require_utf8
 from windtunnel.workload.traces.sessions import SessionBuilder
+from windtunnel.workload.urgency import NO_URGENCY, urgency_of
 
 BLOCK_SIZE = 512
 
@@ -182,6 +183,9 @@ class _Builder:
         )
         if row.priority:
             sessions.workload.priorities[request] = row.priority
+        urgency = urgency_of(row.priority, row.strict_priority, row.policy_class)
+        if urgency is not NO_URGENCY:
+            sessions.workload.urgency[request] = urgency
         if self._history is not None and name is not None:
             self._history[name] = [*runs, (output_origin(request), 0, output_tokens)]
         self._options.loading.without_output += stated_output is None

@@ -39,6 +39,8 @@ class Row(Protocol):
     output_token_ids: list[int] | None
     wait_for: list[str] | None
     priority: int | None
+    strict_priority: int | None
+    policy_class: str | None
 
 
 class BareRow(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -156,4 +158,6 @@ def _is_plain(row: Row) -> bool:
         and row.output_token_ids is None
         and row.wait_for is None
         and not row.priority
+        and not row.strict_priority
+        and not row.policy_class
     )

@@ -1,0 +1,203 @@
+"""Tells a tracking router what happens on the workers of its pool, and asks it who may leave its queue.
+
+KV events that a pass published are told when it has ended, before anything else of that pass. A run of decodes is not
+cut for them: inside it they are collected when the router asks. The file decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from windtunnel.cluster.router.base import TrackingRouter
+from windtunnel.cluster.worker import Clock, Worker
+from windtunnel.engine.engine import INFINITE
+from windtunnel.engine.kv.events import CacheEvent
+from windtunnel.engine.request import EngineRequest
+from windtunnel.errors import PluginError
+from windtunnel.workload.content import Content
+from windtunnel.workload.session import Workload
+
+if TYPE_CHECKING:
+    from windtunnel.cluster.pool import Pool
+
+Answer = TypeVar("Answer")
+
+
+def _by_admission(news: tuple[EngineRequest, bool]) -> int:
+    return news[0].admission
+
+
+class RouterFeed:
+    """What connects one router with the workers of its pool.
+
+    Attributes:
+        end_passes: set by the simulation: a pass inside a run of this worker ends now, so the run ends with it.
+    """
+
+    def __init__(self, router: TrackingRouter, pool: Pool, clock: Clock, workload: Workload) -> None:
+        self.router = router
+        self.router_name = pool.router_name
+        self.end_passes: Callable[[Worker, float], object] = _nobody_ends
+        self._pool = pool
+        self._clock = clock
+        self._workload = workload
+        self._workers: dict[int, Worker] = {}
+        self._home: dict[int, Worker] = {}  # by request, while it is on a worker
+        self._groups: dict[int, tuple[Worker, ...]] = {}  # of data-parallel ranks, by each of them
+        self._waiting: set[int] = set()  # in the router's queue
+        router.refresh = self._refresh
+        router.publish = self._publish
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests in the router's queue."""
+        return len(self._waiting)
+
+    def watch(self, worker: Worker) -> None:
+        """Follow a worker from now on."""
+        worker.feed = self
+        self._workers[worker.number] = worker
+        scheduler = worker.engine.scheduler
+        if self.router.reads_prefills or self.router.reads_cache:
+            scheduler.first_tokens = []  # so that results are processed when they are known
+        if self.router.reads_cache:
+            scheduler.pool.log_events = scheduler.pool.caching
+
+    def removed(self, worker: Worker) -> None:
+        """A worker has gone for good."""
+        self._workers.pop(worker.number, None)
+        self._call(self.router.removed, worker.number, number=None)
+
+    # --- requests
+
+    def placed(self, number: int, worker: Worker | None) -> None:
+        """The router has placed a request, or keeps it."""
+        if worker is None:
+            self._waiting.add(number)
+        else:
+            self._home[number] = worker
+
+    def pass_ended(
+        self, worker: Worker, finished: Sequence[EngineRequest], now_ms: float
+    ) -> list[tuple[EngineRequest, bool]]:
+        """Tell the events of a pass, of all ranks that it is a pass of. Returns who has news, rank by rank in batch
+        order, and whether that is their end or else their first token."""
+        if not worker.is_special:
+            self.collect(worker, now_ms)
+            if not worker.engine.scheduler.first_tokens:
+                return [(request, True) for request in finished]
+        news: list[tuple[EngineRequest, bool]] = []
+        gone = {request.number for request in finished}
+        for rank in self._ranks(worker):
+            self.collect(rank, now_ms)
+            scheduler = rank.engine.scheduler
+            its_news = [(request, True) for request in finished if request.home == rank.index]
+            first = scheduler.first_tokens
+            if first:
+                scheduler.first_tokens = []
+                its_news += [(request, False) for request in first if request.number not in gone]
+                its_news.sort(key=_by_admission)
+            news += its_news
+        return news
+
+    def first_token(self, number: int, now_ms: float) -> None:
+        """A request has emitted its first token and goes on, unless it has been handed over already."""
+        worker = self._home.get(number)
+        if worker is not None:
+            self._call(self.router.first_token, number, worker.number, now_ms, number=number)
+
+    def ended(self, number: int, now_ms: float) -> None:
+        """A request is not on its worker any more, or will not get to one."""
+        worker = self._home.pop(number, None)
+        if worker is not None:
+            self.collect(worker, now_ms)  # what it left in the cache when it gave up
+            self._call(self.router.ended, number, worker.number, now_ms, number=number)
+        elif number in self._waiting:
+            self._waiting.discard(number)
+            self._call(self.router.withdrawn, number, now_ms, number=number)
+
+    def released(self, now_ms: float) -> tuple[int, Worker] | None:
+        """A request that leaves the router's queue now, and the worker that it goes to."""
+        workers = self._pool.routable
+        if not self._waiting or not workers:
+            return None
+        answer = self._call(self.router.released, workers, now_ms, number=None)
+        if answer is None:
+            return None
+        number, place = answer
+        worker = self._workers.get(place)
+        if number not in self._waiting or worker is None or not worker.is_routable:
+            raise PluginError(
+                f"router {self.router_name} released {answer!r}: expected a request that it keeps, and a worker"
+            )
+        self._waiting.discard(number)
+        self._home[number] = worker
+        return number, worker
+
+    def _ranks(self, worker: Worker) -> Sequence[Worker]:
+        """The workers whose passes end with those of this one."""
+        if not worker.is_special:
+            return (worker,)
+        ranks = self._groups.get(worker.number)
+        if ranks is None:
+            ranks = tuple(other for other in self._workers.values() if other.unit is worker.unit)
+            self._groups[worker.number] = ranks
+        return ranks
+
+    # --- caches
+
+    def collect(self, worker: Worker, now_ms: float) -> None:
+        """Tell what the passes of a worker that have ended have published."""
+        pool = worker.engine.scheduler.pool
+        events = pool.events
+        if events and self.router.reads_cache:
+            pool.events = []
+            self._tell(worker, events, now_ms)
+
+    def _tell(self, worker: Worker, events: list[CacheEvent], now_ms: float) -> None:
+        self._call(self.router.cache_events, worker.number, events, now_ms, number=None)
+
+    def _refresh(self, numbers: Iterable[int]) -> bool:
+        now_ms = self._clock.now_ms
+        changed = False
+        workers = self._workers
+        for number in sorted(numbers):
+            worker = workers.get(number)
+            if worker is not None and (worker.engine.evicts_inside(now_ms) or worker.unit.end_ms == now_ms):
+                changed = self._catch_up(worker, now_ms) or changed
+        return changed
+
+    def _publish(self, content: Content) -> None:
+        now_ms = self._clock.now_ms
+        for origin in content.sources:
+            worker = self._home.get(-1 - origin)
+            if worker is not None and worker.engine.scheduler.pool.log_events:
+                self._catch_up(worker, now_ms)
+                self._tell(worker, worker.engine.publish_quoted(content), now_ms)
+
+    def _catch_up(self, worker: Worker, now_ms: float) -> bool:
+        """Commit what of a run has happened by now; whether that was anything."""
+        engine = worker.engine
+        if engine.end_ms == INFINITE:
+            return False
+        if worker.unit.end_ms == now_ms or engine.ends_inside(now_ms):
+            worker.unit.cut(now_ms)
+            self.end_passes(worker, now_ms)
+            return True
+        if engine.commit_ended(now_ms):
+            self.collect(worker, now_ms)
+            return True
+        return False
+
+    def _call(self, method: Callable[..., Answer], *arguments: object, number: int | None) -> Answer:
+        try:
+            return method(*arguments)
+        except (Exception, SystemExit) as error:
+            about = "" if number is None else f" for request {self._workload.request_id(number)}"
+            name = getattr(method, "__name__", "?")
+            raise PluginError(f"router {self.router_name} raised {error!r} in {name}{about}", error) from error
+
+
+def _nobody_ends(worker: Worker, now_ms: float) -> None:
+    return None

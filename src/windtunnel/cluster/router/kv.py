@@ -1,0 +1,263 @@
+"""The KV-aware router: each request goes where prompt work, cached prefix and running load add up to least.
+
+Cost of a worker in blocks, after Dynamo's KV router (lower is better):
+
+    prefill = prefill_load_scale * max((P + prompt tokens) / block size - credit * overlap, 0)
+    cost = prefill + A + blocks of this prompt that are not active there + active_request_weight * N
+
+with P the prompt tokens it still has to compute, A the distinct prompt blocks of its active requests, N their number,
+and overlap the leading blocks of the prompt that its cache is believed to hold. While all workers are busy with
+prompts, requests may wait in the router (`policy_queue.py`). Loads are the router's own reckoning from what it placed
+and was told; it never looks into an engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+
+import numpy as np
+import numpy.typing as npt
+
+from windtunnel.cluster.router.base import QUEUED, RoutedRequest, TrackingRouter, WorkerView
+from windtunnel.cluster.router.block_index import BlockIndex
+from windtunnel.cluster.router.cache_view import CacheView
+from windtunnel.cluster.router.policy_classes import PolicyClass, PolicyClasses
+from windtunnel.cluster.router.policy_queue import PolicyQueue, QueuedRequest
+from windtunnel.cluster.router.prefill_load import UNKNOWN, PrefillLoad
+from windtunnel.cluster.router.selection import choose
+from windtunnel.engine.kv.events import CacheEvent
+from windtunnel.workload.content import Content
+
+Numbers = npt.NDArray[np.int64]
+Costs = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class KvWeights:
+    """What enters the cost.
+
+    Attributes:
+        overlap_credit: blocks that an overlapping block saves.
+        overlap_credit_decay: how fast that falls on workers with more prompt work than the least loaded one.
+        prefill_load_scale, active_request_weight: see the module.
+        track_prefill_tokens, track_active_blocks: False leaves P and this prompt, or A and its blocks, out.
+        assume_kv_reuse: False counts the blocks of a prompt anew wherever it runs.
+    """
+
+    overlap_credit: float = 1.0
+    overlap_credit_decay: float = 0.0
+    prefill_load_scale: float = 1.0
+    active_request_weight: float = 0.0
+    track_prefill_tokens: bool = True
+    track_active_blocks: bool = True
+    assume_kv_reuse: bool = True
+
+
+class _Placed:
+    """A request that is on a worker."""
+
+    __slots__ = ("blocks", "content")
+
+    def __init__(self, content: Content, blocks: int) -> None:
+        self.content = content
+        self.blocks = blocks
+
+
+class KvRouter(TrackingRouter):
+    """Places requests by the cost above, at `temperature` 0 on the cheapest worker.
+
+    Args:
+        stream: draws where chance decides.
+        temperature: of a softmax over the costs.
+        tie_break_random: among equally cheap workers a draw, else the lowest number.
+        classes: who may wait in the router, and when.
+        max_batched_tokens: what the thresholds of classes are shares of.
+        expect_prefill_ms: expected duration of computing so many uncached tokens behind so many cached ones, by which
+            prompt work decays; None: it stays until the first token.
+    """
+
+    def __init__(
+        self,
+        view: CacheView,
+        weights: KvWeights,
+        stream: Random,
+        *,
+        temperature: float = 0.0,
+        tie_break_random: bool = False,
+        classes: PolicyClasses | None = None,
+        max_batched_tokens: int = 8192,
+        expect_prefill_ms: Callable[[int, int], float] | None = None,
+    ) -> None:
+        super().__init__()
+        self.view = view
+        self.reads_cache = view.reads_events
+        self.weights = weights
+        self.reads_prefills = weights.track_prefill_tokens
+        self.queue = None if classes is None else PolicyQueue(classes)
+        self._stream = stream
+        self._temperature = temperature
+        self._tie_break_random = tie_break_random
+        self._max_batched_tokens = max_batched_tokens
+        self._expect_prefill_ms = expect_prefill_ms
+        self._active = BlockIndex(view.block_size)
+        self._placed: dict[int, _Placed] = {}
+        self._prefills: list[PrefillLoad] = []  # by worker number, like the arrays
+        self._prefill_tokens: Costs = np.zeros(0)
+        self._active_blocks: Costs = np.zeros(0)
+        self._num_active: Costs = np.zeros(0)
+        self._seen: Sequence[WorkerView] = ()
+        self._numbers: Numbers = np.zeros(0, dtype=np.int64)
+        self._are_all = True  # the workers that may be chosen are all that the arrays have
+
+    # --- decisions
+
+    def route(self, request: RoutedRequest, workers: Sequence[WorkerView], now_ms: float) -> int:
+        self._notice(workers)
+        blocks = request.input_tokens // self.view.block_size
+        overlaps = self.view.overlaps(request.content, blocks, now_ms, self.refresh, self.publish)
+        queue = self.queue
+        if queue is not None:
+            best = max((overlaps.get(worker.number, 0) for worker in workers), default=0) if overlaps else 0
+            uncached_tokens = max(request.input_tokens - best * self.view.block_size, 1)
+            number = queue.classes.number_of(request.urgency.policy_class, uncached_tokens)
+            rules = queue.classes.classes[number]
+            if rules.queues and (queue.has_backlog(number) or self._is_blocked(rules, now_ms)):
+                queue.push(QueuedRequest(request, number, overlaps, uncached_tokens), now_ms, len(workers))
+                return QUEUED
+        return self._place(request, overlaps, now_ms)
+
+    def released(self, workers: Sequence[WorkerView], now_ms: float) -> tuple[int, int] | None:
+        queue = self.queue
+        if not queue or not workers:
+            return None
+        self._notice(workers)
+        entry = queue.pop(lambda rules: self._is_blocked(rules, now_ms))
+        if entry is None:
+            return None
+        return entry.request.number, self._place(entry.request, entry.overlaps, now_ms)
+
+    def _is_blocked(self, rules: PolicyClass, now_ms: float) -> bool:
+        """Whether every worker has more prompt work than a class allows it."""
+        most = self._max_batched_tokens * (rules.prefill_busy_threshold_frac or 0.0)
+        if rules.prefill_busy_threshold_frac is None:
+            assert rules.prefill_busy_threshold is not None
+            most = rules.prefill_busy_threshold
+        elif rules.prefill_busy_threshold is not None:
+            most = min(most, rules.prefill_busy_threshold)
+        return float(self._prefill(now_ms).min()) > most
+
+    def _place(self, request: RoutedRequest, overlaps: dict[int, int], now_ms: float) -> int:
+        content = request.content
+        tokens = request.input_tokens
+        bs = self.view.block_size
+        blocks = tokens // bs
+        costs = self._costs(request, blocks, overlaps, now_ms)
+        place = choose(costs, self._temperature, self._stream, self._tie_break_random)
+        worker = int(self._numbers[place])
+        self.view.placed(worker, content, blocks, now_ms)
+        weights = self.weights
+        cached_tokens = min(overlaps.get(worker, 0) * bs, tokens)
+        if weights.track_prefill_tokens and tokens > cached_tokens:
+            expected_ms = UNKNOWN
+            if self._expect_prefill_ms is not None:
+                expected_ms = self._expect_prefill_ms(cached_tokens, tokens - cached_tokens)
+            load = self._prefills[worker]
+            load.add(request.number, tokens - cached_tokens, expected_ms, now_ms)
+            self._prefill_tokens[worker] = load.tokens
+        if not weights.track_active_blocks:
+            blocks = 0
+        elif weights.assume_kv_reuse:
+            self._active.store(worker, content, 0, blocks)
+            self._active_blocks[worker] = self._active.blocks.get(worker, 0)
+        else:
+            self._active_blocks[worker] += blocks
+        self._num_active[worker] += 1
+        self._placed[request.number] = _Placed(content, blocks)
+        return worker
+
+    def _costs(self, request: RoutedRequest, blocks: int, overlaps: dict[int, int], now_ms: float) -> Costs:
+        """The cost of each worker that may be chosen."""
+        weights = self.weights
+        bs = self.view.block_size
+        numbers = self._numbers
+        credit = np.zeros(len(self._num_active))
+        for worker, count in overlaps.items():
+            if worker < len(credit):
+                credit[worker] = weights.overlap_credit * count
+        if not self._are_all:
+            credit = credit[numbers]
+        prefill_tokens = self._prefill(now_ms)
+        if weights.track_prefill_tokens:
+            if weights.overlap_credit_decay:
+                excess_blocks = (prefill_tokens - prefill_tokens.min()) / bs
+                needed_blocks = -(-request.input_tokens // bs)
+                credit /= 1.0 + weights.overlap_credit_decay * excess_blocks / needed_blocks
+            costs: Costs = prefill_tokens + request.input_tokens
+            costs /= bs
+            costs -= credit
+            if weights.overlap_credit > 1.0:  # else a prompt is no shorter than what is cached of it
+                np.maximum(costs, 0.0, out=costs)
+            if weights.prefill_load_scale != 1.0:
+                costs *= weights.prefill_load_scale
+        else:
+            costs = np.zeros(len(numbers))
+        if weights.track_active_blocks:
+            active = self._active_blocks + blocks
+            if weights.assume_kv_reuse:
+                for worker, count in self._active.overlaps(request.content, blocks).items():
+                    active[worker] -= count
+            costs += active if self._are_all else active[numbers]
+        if weights.active_request_weight:
+            num_active = self._num_active if self._are_all else self._num_active[numbers]
+            costs += weights.active_request_weight * num_active
+        return costs
+
+    def _prefill(self, now_ms: float) -> Costs:
+        """Prompt tokens that each worker that may be chosen still has to compute."""
+        if self._expect_prefill_ms is not None:
+            return np.array([self._prefills[n].decayed_tokens(now_ms) for n in self._numbers.tolist()], dtype=float)
+        return self._prefill_tokens if self._are_all else self._prefill_tokens[self._numbers]
+
+    def _notice(self, workers: Sequence[WorkerView]) -> None:
+        """Take notice of which workers may be chosen."""
+        if workers is self._seen:
+            return
+        self._seen = workers if isinstance(workers, tuple) else ()
+        self._numbers = np.array([worker.number for worker in workers], dtype=np.int64)
+        missing = int(self._numbers[-1]) + 1 - len(self._prefills)
+        if missing > 0:
+            self._prefills += [PrefillLoad() for _ in range(missing)]
+            self._prefill_tokens = np.append(self._prefill_tokens, np.zeros(missing))
+            self._active_blocks = np.append(self._active_blocks, np.zeros(missing))
+            self._num_active = np.append(self._num_active, np.zeros(missing))
+        self._are_all = len(workers) == len(self._prefills)
+
+    # --- what it is told
+
+    def cache_events(self, worker: int, events: list[CacheEvent], now_ms: float) -> None:
+        self.view.learn(worker, events, now_ms)
+
+    def first_token(self, number: int, worker: int, now_ms: float) -> None:
+        load = self._prefills[worker]
+        if load.remove(number, now_ms):
+            self._prefill_tokens[worker] = load.tokens
+
+    def ended(self, number: int, worker: int, now_ms: float) -> None:
+        self.first_token(number, worker, now_ms)
+        placed = self._placed.pop(number)
+        self._num_active[worker] -= 1
+        if self.weights.track_active_blocks:
+            if self.weights.assume_kv_reuse:
+                self._active.remove(worker, placed.content, 0, placed.blocks)
+                self._active_blocks[worker] = self._active.blocks.get(worker, 0)
+            else:
+                self._active_blocks[worker] -= placed.blocks
+
+    def withdrawn(self, number: int, now_ms: float) -> None:
+        assert self.queue is not None
+        self.queue.withdraw(number)
+
+    def removed(self, worker: int) -> None:
+        self.view.forget(worker)
