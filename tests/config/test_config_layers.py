@@ -178,7 +178,7 @@ def test_a_flag_with_a_wrong_value(load, flags, expected):
         (
             ["a"],
             {"rate": "3"},
-            "give either TRACE or --rate, not both: a load is read from traces, synthetic, or mixed of classes",
+            "--rate is for a generated load: a trace takes --arrival poisson:rate=3",
         ),
         (
             ["a"],

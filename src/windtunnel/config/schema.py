@@ -124,6 +124,12 @@ class WorkloadConfig(Section):
     def _one_source(cls, data: object) -> object:
         # Before the fields are read: a section that stands beside another source need not be complete.
         if isinstance(data, dict):
+            load = data.get("synthetic")
+            if data.get("path") and isinstance(load, dict) and load and load.keys() <= {"rate", "interval_ms"}:
+                (name, *_) = load
+                value = load[name] if isinstance(load[name], int | float) else 10
+                example = f"{'poisson' if name == 'rate' else 'constant'}:{name}={value}"
+                raise RuleError(f"{{synthetic.{name}}} is for a generated load: a trace takes {{arrival}} {example}")
             given = [name for name in ("path", "synthetic", "classes") if data.get(name)]
             if len(given) > 1:
                 raise RuleError(
