@@ -63,7 +63,11 @@ def test_flags_of_a_closed_loop_and_of_an_arrival_process(capsys):
             "--arrival: found 'gama', expected 'constant', 'poisson'",
         ),
         ("--isl 9 --osl 9 --requests 9 --arrival no.mod:x", "--arrival: 'no.mod:x': there is no module 'no' to import"),
-        ("--isl 9 --osl 9 --rate 1e7 --duration-s 1e6", "--duration-s: found 1e+13 arrivals to expect, more than the"),
+        ("--isl 9 --osl 9 --rate 1e7 --duration-s 1e6", "--duration-s: more than 100,000,000 arrivals are to be"),
+        (
+            "--isl 9 --osl 9 --duration-s 100 --arrival ramp:start_rate=0,end_rate=1e12,ramp_s=50",
+            "--duration-s: more than 100,000,000 arrivals are to be expected",
+        ),
         ("--lengths /no/such.csv --rate 1 --requests 3", "/no/such.csv: no such file"),
         ("--slo chat:ttft=1s", "--slo chat:ttft: unknown class 'chat': the load has no classes of clients"),
     ],

@@ -35,6 +35,8 @@ from windtunnel.workload.streams import Streams
 from windtunnel.workload.traces import load_trace
 
 DAY_S = 86_400.0
+MOST_OF_A_PLUGIN = 10_000_000  # arrivals before a time, which may never come
+_CONSTANT_RATE = ("constant", "poisson", "gamma", "weibull")
 _STREAM = "arrival-times"
 
 
@@ -88,12 +90,13 @@ class ArrivalChoice:
             PluginError: a process of the user misbehaved.
         """
         if count is None and duration_s is not None:
-            expected = (self._arrival.rate or 0.0) * duration_s
-            if expected > MAX_SYNTHETIC_REQUESTS:
-                message = f"found {expected:.3g} arrivals to expect, more than the {MAX_SYNTHETIC_REQUESTS:,} that fit"
-                raise InputError(f"{message} in memory", field=f"{field}.duration_s")
+            most = MAX_SYNTHETIC_REQUESTS if self._arrival.kind in ARRIVALS else MOST_OF_A_PLUGIN
             try:
-                return times_before_ms(self.process, duration_s * 1000.0, MAX_SYNTHETIC_REQUESTS)
+                if self._expects_more_than(most, duration_s * 1000.0):
+                    raise InputError(
+                        f"more than {most:,} arrivals are to be expected, expected fewer: they fit in memory"
+                    )
+                return times_before_ms(self.process, duration_s * 1000.0, most)
             except InputError as error:
                 raise InputError(error.message, field=f"{field}.duration_s") from None
         process = self.process()
@@ -105,6 +108,16 @@ class ArrivalChoice:
             available = int(np.searchsorted(np.array(times), INFINITE))
             raise InputError(f"has {available:,} arrivals, expected the {count:,} that are needed", field=self._field)
         return times
+
+    def _expects_more_than(self, count: int, end_ms: float) -> bool:
+        """Whether so many arrivals are to be expected before `end_ms`, as far as that is known without drawing them."""
+        arrival = self._arrival
+        if arrival.kind in _CONSTANT_RATE:
+            rate = arrival.rate or (1000.0 / arrival.interval_ms if arrival.interval_ms else 0.0)
+            return rate * end_ms > count * 1000.0
+        if arrival.kind in ARRIVALS and arrival.kind != "recorded":
+            return bool(_rate(arrival).times_ms(np.array([float(count)]))[0] < end_ms)
+        return False
 
     def process(self) -> ArrivalProcess:
         """The process, at its beginning."""
