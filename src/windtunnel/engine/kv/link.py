@@ -76,7 +76,8 @@ class Link:
     def start(self, transfer: Transfer, now_ms: float) -> None:
         """Hand over a new transfer at now_ms, which is no earlier than any time the link was told before."""
         assert now_ms >= self._last_ms, "time never goes back"
-        self._run(now_ms)
+        if self.next_ms <= now_ms:
+            self._run(now_ms)
         self._starts += 1
         transfer.number = self._starts
         transfer.start_ms = now_ms

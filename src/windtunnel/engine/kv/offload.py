@@ -79,16 +79,19 @@ class Traffic(Protocol):
 class Store(Filler):
     """Blocks on their way into a level, in the order in which they will count as used."""
 
-    __slots__ = ("held", "ranges")
+    __slots__ = ("held", "num_blocks", "ranges")
 
-    def __init__(self, ranges: list[tuple[Content, int, int]]) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.ranges = ranges
+        self.ranges: list[tuple[Content, int, int]] = []
+        self.num_blocks = 0
         self.held = 0
 
-    @property
-    def num_blocks(self) -> int:
-        return sum(end - first for _, first, end in self.ranges)
+    def add(self, content: Content, ranges: list[Range]) -> None:
+        """Blocks that have room, front first; they count as used from their end on."""
+        for first, end in reversed(ranges):
+            self.ranges.append((content, first, end))
+            self.num_blocks += end - first
 
 
 class Restore(Filler):
@@ -237,14 +240,13 @@ class Offload:
         first = self._stored.get(request.number, 0)
         if blocks > first:
             self._stored[request.number] = blocks
-            store = Store([])
-            taken = self.levels[0].tier.reserve(content, first, blocks, store)
-            store.ranges += [(content, low, high) for low, high in reversed(taken)]
+            store = Store()
+            store.add(content, self.levels[0].tier.reserve(content, first, blocks, store))
             self._write(0, store)
 
     def write_back(self, events: list[CacheEvent]) -> None:
         """Store blocks that GPU memory has evicted, of which there are some, in this order."""
-        store = Store([])
+        store = Store()
         tier = self.levels[0].tier
         bs = tier.block_size
         content = events[0].content
@@ -255,11 +257,9 @@ class Offload:
             if event.end == first and agree_until(other, content, 0, first * bs) == first * bs:
                 first = event.first
                 continue
-            taken = tier.reserve(content, first, end, store)
-            store.ranges += [(content, low, high) for low, high in reversed(taken)]
+            store.add(content, tier.reserve(content, first, end, store))
             content, first, end = other, event.first, event.end
-        taken = tier.reserve(content, first, end, store)
-        store.ranges += [(content, low, high) for low, high in reversed(taken)]
+        store.add(content, tier.reserve(content, first, end, store))
         self._write(0, store)
 
     def _write(self, number: int, store: Store) -> None:
@@ -275,18 +275,18 @@ class Offload:
     def stored(self, number: int, store: Store) -> None:
         """Blocks have arrived in a level; those that the host got go on to the levels behind it."""
         tier = self.levels[number].tier
+        hint = store.node if len(store.ranges) == 1 else None
         for content, first, end in store.ranges:
-            tier.fill(content, first, end)
+            tier.fill(content, first, end, hint)
         host = self.levels[0]
         if number:
             for content, first, end in store.ranges:
                 host.tier.unpin(content, first, end)
         else:
             for behind in range(1, len(self.levels)):
-                copy = Store([])
+                copy = Store()
                 for content, first, end in store.ranges:
-                    taken = self.levels[behind].tier.reserve(content, first, end, copy)
-                    copy.ranges += [(content, low, high) for low, high in reversed(taken)]
+                    copy.add(content, self.levels[behind].tier.reserve(content, first, end, copy))
                 for content, first, end in copy.ranges:
                     host.tier.pin(content, first, end)
                 self._write(behind, copy)

@@ -40,11 +40,13 @@ class Filler:
 
     Attributes:
         waiters: to be told then.
+        node: the last one that it reserved, if that was one stretch.
     """
 
-    __slots__ = ("waiters",)
+    __slots__ = ("node", "waiters")
 
     def __init__(self) -> None:
+        self.node: TierNode | None = None
         self.waiters: list[Waiter] = []
 
     def done(self) -> None:
@@ -74,6 +76,7 @@ class TierNode:
     """Blocks [depth, depth + size) of any sequence through it, all in the same state.
 
     Attributes:
+        is_gone: it is no part of the tree any more.
         before, after: neighbours in the order of eviction, for idle ones.
     """
 
@@ -84,6 +87,7 @@ class TierNode:
         "content",
         "depth",
         "filler",
+        "is_gone",
         "key",
         "parent",
         "pins",
@@ -100,6 +104,7 @@ class TierNode:
         self.children: dict[BlockKey, TierNode] = {}
         self.state = BlockState.ABSENT
         self.pins = 0
+        self.is_gone = False
         self.filler: Filler | None = None
         self.before: TierNode = self
         self.after: TierNode = self
@@ -126,7 +131,8 @@ class Tier:
         self.num_nodes = 0
         self._root = TierNode(None, (), Content.of(()), 0, 0)
         self._ring = self._root  # its `after` is evicted next
-        self._reach = 0  # see `_path`
+        self._reach = 0  # see `_path` and `_descend`
+        self._tip = self._root
 
     def stretches(self, content: Content, first: int, limit: int) -> list[Stretch]:
         """What the tier has of blocks [first, limit), in order; absent ones are stretches too. Changes nothing."""
@@ -178,6 +184,52 @@ class Tier:
         if not self.num_blocks:
             self.dropped_blocks += end - first
             return []
+        nodes = self._descend(content, first, end)
+        tip = self._tip
+        at = self._reach
+        low = at if at > first else first
+        wanted = end - low
+        kept: list[TierNode] = []
+        absent: list[TierNode] = []
+        room = self.free_blocks + self.idle_blocks
+        for node in nodes:
+            if node.state == BlockState.ABSENT:
+                absent.append(node)
+                wanted += node.size
+            elif node.state == BlockState.RESIDENT and not node.pins:
+                kept.append(node)
+                room -= node.size
+        if wanted > room:
+            return self._reserve_front(content, first, end, filler)
+        for node in kept:
+            self._take_out(node)
+        for node in absent:
+            node.state = BlockState.FILLING
+            node.filler = filler
+        if wanted > self.free_blocks:
+            self._evict(wanted - self.free_blocks)
+        self.free_blocks -= wanted
+        if low < end:
+            if tip.is_gone or tip.depth + tip.size != at:  # it made room
+                node = self._carve(content, low, end)[0]
+            else:
+                node = self._grow(tip, content, at, low, end - low)
+            node.state = BlockState.FILLING
+            node.filler = filler
+            absent.append(node)
+        for node in reversed(kept):
+            self._put_in(node)
+        taken: list[Range] = []
+        for node in absent:
+            if taken and taken[-1][1] == node.depth:
+                taken[-1] = (taken[-1][0], node.depth + node.size)
+            else:
+                taken.append((node.depth, node.depth + node.size))
+        filler.node = absent[0] if len(absent) == 1 else None
+        return taken
+
+    def _reserve_front(self, content: Content, first: int, end: int, filler: Filler) -> list[Range]:
+        """The same for a stretch that does not fit as a whole."""
         absent: list[Range] = []
         kept: list[Range] = []
         wanted = 0
@@ -190,12 +242,10 @@ class Tier:
         for low, high in kept:
             self.pin(content, low, high)
         room = self.free_blocks + self.idle_blocks
-        if wanted > room:
-            self.dropped_blocks += wanted - room
-            wanted = room
-        if wanted > self.free_blocks:
-            self._evict(wanted - self.free_blocks)
-        self.free_blocks -= wanted
+        self.dropped_blocks += wanted - room
+        wanted = room
+        self._evict(self.idle_blocks)
+        self.free_blocks = 0
         taken: list[Range] = []
         for low, high in absent:
             if not wanted:
@@ -211,9 +261,13 @@ class Tier:
             self.unpin(content, low, high)
         return taken
 
-    def fill(self, content: Content, first: int, end: int) -> None:
-        """The bytes of filling blocks [first, end) have arrived."""
-        for node in reversed(self._carve(content, first, end)):
+    def fill(self, content: Content, first: int, end: int, hint: TierNode | None = None) -> None:
+        """The bytes of filling blocks [first, end) have arrived; `hint` is the node that they were when reserved."""
+        if hint is not None and hint.depth == first and hint.size == end - first:
+            nodes = [hint]
+        else:
+            nodes = self._carve(content, first, end)
+        for node in reversed(nodes):
             assert node.state == BlockState.FILLING
             node.state = BlockState.RESIDENT
             node.filler = None
@@ -231,6 +285,9 @@ class Tier:
         while count:
             node = ring.after
             if node.size > count:
+                if not node.children:  # nobody can tell that it ended elsewhere
+                    node.size -= count
+                    return
                 self._split(node, node.size - count)  # `node` is the rest now
             count -= node.size
             self._unlink(node)
@@ -284,31 +341,55 @@ class Tier:
 
     def _carve(self, content: Content, first: int, end: int) -> list[TierNode]:
         """The nodes of exactly blocks [first, end): made where there are none, split where they reach beyond."""
-        carved: list[TierNode] = []
+        carved = self._descend(content, first, end)
+        at = self._reach
+        if at < end:
+            low = at if at > first else first
+            carved.append(self._grow(self._tip, content, at, low, end - low))
+        return carved
+
+    def _grow(self, tip: TierNode, content: Content, at: int, first: int, blocks: int) -> TierNode:
+        """A new node of `blocks` blocks from `first` on, below a tip that ends at block `at`."""
+        if at < first:
+            tip = self._add(tip, content, at, first - at)
+        return self._add(tip, content, first, blocks)
+
+    def _add(self, parent: TierNode, content: Content, depth: int, size: int) -> TierNode:
+        bs = self.block_size
+        key = content.key(depth * bs, bs)
+        node = TierNode(parent, key, content, depth, size)
+        parent.children[key] = node
+        self.num_nodes += 1
+        return node
+
+    def _descend(self, content: Content, first: int, end: int) -> list[TierNode]:
+        """The nodes of blocks [first, end), as far as there are any, split where they reach beyond these.
+
+        `_tip` is the last node on the way, and `_reach` its end.
+        """
+        found: list[TierNode] = []
         bs = self.block_size
         node = self._root
         at = 0
         while at < end:
-            limit = first if at < first else end
-            key = content.key(at * bs, bs)
-            child = node.children.get(key)
+            child = node.children.get(content.key(at * bs, bs))
             if child is None:
-                child = TierNode(node, key, content, at, limit - at)
-                node.children[key] = child
-                self.num_nodes += 1
-            else:
-                stop = at + child.size
-                if stop > limit:
-                    stop = limit
-                if child.content is not content:
-                    stop = agree_until(content, child.content, at * bs, stop * bs) // bs
-                if stop - at < child.size:
-                    child = self._split(child, stop - at)
+                break
+            stop = at + child.size
+            limit = first if at < first else end
+            if stop > limit:
+                stop = limit
+            if child.content is not content:
+                stop = agree_until(content, child.content, at * bs, stop * bs) // bs
+            if stop - at < child.size:
+                child = self._split(child, stop - at)
             if at >= first:
-                carved.append(child)
-            at += child.size
+                found.append(child)
+            at = stop
             node = child
-        return carved
+        self._tip = node
+        self._reach = at
+        return found
 
     def _split(self, node: TierNode, blocks: int) -> TierNode:
         """Cut off the first `blocks` blocks of `node`; returns the new upper node, `node` is the rest.
@@ -344,5 +425,6 @@ class Tier:
             if parent is None:
                 return
             del parent.children[node.key]
+            node.is_gone = True
             self.num_nodes -= 1
             node = parent
