@@ -22,7 +22,10 @@ def run_any(scenario: Scenario, *, fast_forward: bool = True) -> Outcome:
 
 def with_tiers(scenario: Scenario, offload: dict[str, object] | None) -> Scenario:
     """The same deployment with a prefix cache and these tiers behind it."""
-    return replace(scenario, engine={**scenario.engine, "enable_prefix_caching": True, "offload": offload})
+    engine = {**scenario.engine, "enable_prefix_caching": True, "offload": offload}
+    if "kind" not in engine:
+        engine |= {"async_scheduling": False, "scheduling_policy": "fcfs"}
+    return replace(scenario, engine=engine)
 
 
 def _spread(entropy: bytes) -> Dice:

@@ -34,6 +34,9 @@ class Road:
     def start(self, link: Link, errand: Errand) -> None:
         link.start(errand, self.now_ms)
 
+    def plan(self, link: Link) -> None:
+        """It looks at all of them anyway."""
+
     def run(self, until_ms: float = inf) -> None:
         """Let everything happen up to a time, links in their order at one instant."""
         while (at_ms := min(link.next_ms for link in self.links)) <= until_ms and at_ms != inf:

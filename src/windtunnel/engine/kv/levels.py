@@ -45,6 +45,8 @@ class Levels:
         bs = self._block_size
         counts = OffloadCounts()
         tiers: dict[str, TierCounts] = {}
+        for offload in self.offloads:
+            offload.catch_up()
         for level in self.made:
             tier = tiers.get(level.name)
             if tier is None:
@@ -74,7 +76,7 @@ class Levels:
         tier = Tier(config.capacity_blocks(self._block_bytes, UNLIMITED_BLOCKS), self._block_size)
         writes = Link(_gb_per_s(config.write_gb_per_s), config.latency_ms)
         reads = Link(_gb_per_s(config.read_gb_per_s), config.latency_ms)
-        level = Level(name, tier, writes, reads)
+        level = Level(name, tier, writes, reads, config.scope == "shared")
         self.made.append(level)
         if config.scope == "shared":
             self._shared[name] = level

@@ -33,12 +33,14 @@ class Level:
 
     Attributes:
         writes, reads: the links into the tier and out of it.
+        is_shared: whether several engines use it.
         holders: who fills or pins blocks of the tier, in the order in which they began.
         hit_blocks: blocks that restores took from here; stored_blocks: those that writes brought.
     """
 
-    def __init__(self, name: str, tier: Tier, writes: Link, reads: Link) -> None:
+    def __init__(self, name: str, tier: Tier, writes: Link, reads: Link, is_shared: bool = False) -> None:
         self.name = name
+        self.is_shared = is_shared
         self.tier = tier
         self.writes = writes
         self.reads = reads
@@ -73,7 +75,13 @@ class Traffic(Protocol):
     @property
     def now_ms(self) -> float: ...
 
-    def start(self, link: Link, errand: Errand) -> None: ...
+    def start(self, link: Link, errand: Errand) -> None:
+        """Send an errand over a link now."""
+        ...
+
+    def plan(self, link: Link) -> None:
+        """Look at a link when something happens on it next."""
+        ...
 
 
 class Store(Filler):
@@ -229,6 +237,8 @@ class Offload:
         self.waits = 0
         self.cancelled = 0
         self.restored: dict[int, list[int]] = {}
+        # nobody else sees such a host: that a write has ended need not be known before the next look at it
+        self._is_alone = len(levels) == 1 and not levels[0].is_shared
         self._traffic = traffic
         self._progress: dict[int, int] = {}  # of the attempt of a request to be admitted
         self._stored: dict[int, int] = {}  # blocks of a request's prompt that were offered to the host
@@ -240,12 +250,14 @@ class Offload:
         first = self._stored.get(request.number, 0)
         if blocks > first:
             self._stored[request.number] = blocks
+            self.catch_up()
             store = Store()
             store.add(content, self.levels[0].tier.reserve(content, first, blocks, store))
             self._write(0, store)
 
     def write_back(self, events: list[CacheEvent]) -> None:
         """Store blocks that GPU memory has evicted, of which there are some, in this order."""
+        self.catch_up()
         store = Store()
         tier = self.levels[0].tier
         bs = tier.block_size
@@ -270,7 +282,19 @@ class Offload:
         level.stored_blocks += store.num_blocks
         host = self.levels[0]
         store.held = host.hold(store)
-        self._traffic.start(level.writes, Write(self, number, store))
+        errand = Write(self, number, store)
+        if self._is_alone and not self.parked:
+            level.writes.start(errand, self._traffic.now_ms)
+        else:
+            self._traffic.start(level.writes, errand)
+
+    def catch_up(self) -> None:
+        """Take note of writes that have ended by now."""
+        writes = self.levels[0].writes
+        if self._is_alone and writes.next_ms <= self._traffic.now_ms:
+            for errand in writes.advance(self._traffic.now_ms):
+                assert isinstance(errand, Errand)
+                errand.arrive()
 
     def stored(self, number: int, store: Store) -> None:
         """Blocks have arrived in a level; those that the host got go on to the levels behind it."""
@@ -313,6 +337,7 @@ class Offload:
         limit = min(limit, first + room_blocks)
         if progress == HAS_RESTORED or first >= limit:
             return None
+        self.catch_up()
         plan = plan_restore(self.levels, content, first, limit)
         if not progress:
             holders = self.levels[0].holders
@@ -324,6 +349,8 @@ class Offload:
                     restore.outstanding += 1
                 self._progress[request.number] = HAS_WAITED
                 self.waits += 1
+                if self._is_alone:
+                    self._traffic.plan(self.levels[0].writes)
                 return self._park(restore)
         elif plan.fillers:
             plan = self._without_fillers(content, first, limit)
