@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 
 from windtunnel import Config, Result, Router, TimingModel, Workload, assembly, simulate
 from windtunnel.config.schema import VllmConfig
+from windtunnel.engine.acceptance import Acceptance
+from windtunnel.engine.speculative import SpeculativeScheduler
 from windtunnel.engine.vllm import VllmScheduler
 from windtunnel.errors import SimulationError
 from windtunnel.record.columns import PassColumns, Record
@@ -203,8 +205,13 @@ def run(
     observers: list[Any] = []
     polls = 0
 
+    def build_speculating(config: VllmConfig, passes: PassColumns, acceptance: Acceptance) -> VllmScheduler:
+        return observed(SpeculativeScheduler(config, passes, acceptance, publish_events))
+
     def build(config: VllmConfig, passes: PassColumns) -> VllmScheduler:
-        scheduler = VllmScheduler(config, passes, publish_events)
+        return observed(VllmScheduler(config, passes, publish_events))
+
+    def observed(scheduler: VllmScheduler) -> VllmScheduler:
         schedulers.append(scheduler)
         if observer is not None:
             observers.append(observer())
@@ -219,7 +226,10 @@ def run(
         return False
 
     message = ""
-    with mock.patch.object(assembly, "VllmScheduler", build):
+    with (
+        mock.patch.object(assembly, "VllmScheduler", build),
+        mock.patch.object(assembly, "SpeculativeScheduler", build_speculating),
+    ):
         try:
             result = simulate(
                 scenario.config(fast_forward=fast_forward),

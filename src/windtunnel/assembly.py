@@ -30,12 +30,14 @@ from windtunnel.config.schema import ROUTERS, TIMING_MODELS, Config, VllmConfig
 from windtunnel.config.sizing import memory_plan
 from windtunnel.config.timing import NEEDS_DEPLOYMENT
 from windtunnel.config.topology import AUTOSCALERS
+from windtunnel.engine.acceptance import build_acceptance
 from windtunnel.engine.engine import Engine
 from windtunnel.engine.kv.levels import Levels
 from windtunnel.engine.overlap import OverlapEngine
 from windtunnel.engine.rank_engine import RankEngine
 from windtunnel.engine.sglang import SglangScheduler
 from windtunnel.engine.sglang_handoff import SglangDestination, SglangSource
+from windtunnel.engine.speculative import SpeculativeScheduler
 from windtunnel.engine.vllm import VllmScheduler
 from windtunnel.engine.vllm_handoff import VllmDestination, VllmSource
 from windtunnel.errors import InputError, PluginError, StalledError
@@ -44,6 +46,7 @@ from windtunnel.record.columns import HandoffColumns, PassColumns, Record
 from windtunnel.timing.aiconfigurator import aiconfigurator_timing
 from windtunnel.timing.base import CheckedTiming, ScaledTiming, TimingModel
 from windtunnel.timing.calibrated import CalibratedTiming
+from windtunnel.timing.drafting import DraftingTiming
 from windtunnel.timing.layer_profile import LayerProfile, layer_stack
 from windtunnel.timing.measured_range import measured_range, timing_notes
 from windtunnel.timing.overhead import NO_OVERHEAD, Overhead, WithOverhead, overhead_of
@@ -120,6 +123,7 @@ def simulate(
     agenda = Agenda()
     levels = build_levels(config, Traffic(agenda, clock))
     record = Record(workload.num_requests, 0)
+    record.speculates = isinstance(config.engine, VllmConfig) and config.engine.speculation is not None
     fleet = Fleet(record, clock)
 
     def note_landing(number: int) -> None:
@@ -234,7 +238,11 @@ def build_engine(config: Config, timing: TimingModel, passes: PassColumns) -> En
     if isinstance(wanted, VllmConfig):
         if config.cluster.dp_size > 1:
             return RankEngine(VllmScheduler(wanted, passes), timing, passes)
-        return Engine(VllmScheduler(wanted, passes), timing, passes, passes_ahead=int(wanted.async_scheduling))
+        ahead = int(wanted.async_scheduling)
+        if wanted.speculation is None:
+            return Engine(VllmScheduler(wanted, passes), timing, passes, passes_ahead=ahead)
+        speculating = SpeculativeScheduler(wanted, passes, build_acceptance(wanted.speculation, config.seed))
+        return Engine(speculating, DraftingTiming(timing, wanted.speculation), passes, passes_ahead=ahead)
     scheduler = SglangScheduler(wanted, passes)
     if wanted.overlap_schedule:
         return OverlapEngine(scheduler, timing, passes)

@@ -21,11 +21,16 @@ def is_parameter(field: ConfigField) -> bool:
     return ".classes." in field.path or (section is not None and (section.is_union or ".arrival" in section.path))
 
 
-UNMODELLED = ("prefill_engine.offload", "decode_engine.offload")
+UNMODELLED = tuple(
+    f"{pool}.{what}" for pool in ("prefill_engine", "decode_engine") for what in ("offload", "speculation", "async")
+)
 VALUES = [
     field
     for field in FIELDS.values()
-    if not field.is_section and not is_parameter(field) and not field.path.startswith(UNMODELLED)
+    if not field.is_section
+    and not is_parameter(field)
+    and not field.path.startswith(UNMODELLED)
+    and "accept" not in field.path  # exactly one of three: see engine/test_speculative.py
 ]
 SECTIONS = [field for field in FIELDS.values() if field.is_section]
 
@@ -34,6 +39,7 @@ SYNTHETIC = {"workload": {"synthetic": {"isl": 8, "osl": 8, "requests": 8, "rate
 SPLIT = ["cluster.prefill_workers=1", "cluster.decode_workers=1"]
 NETWORK = ["cluster.transfer.bandwidth_gb_per_s=0.25", "cluster.transfer.kv_bytes_per_token=7"]
 TIERS = {"engine": {"offload": {"kv_bytes_per_token": 8, "host": {"num_blocks": 8}, "disk": {"num_blocks": 8}}}}
+SPECULATION = {"engine": {"speculation": {"method": "eagle", "num_speculative_tokens": 9, "mean_accept_length": 1.5}}}
 BESIDE: dict[str, list[str]] = {
     "workload.synthetic.turn_delay_ms": ["workload.synthetic.turns=2"],
     "workload.synthetic.prefix_ratio": ["workload.synthetic.prefix_groups=1"],
@@ -144,7 +150,7 @@ def value_at(config: Config, path: str) -> object:
 
 
 def base_file(path: str) -> ConfigFile:
-    bases = {"workload.synthetic.": SYNTHETIC, "engine.offload.": TIERS}
+    bases = {"workload.synthetic.": SYNTHETIC, "engine.offload.": TIERS, "engine.speculation.": SPECULATION}
     return ConfigFile("base.yaml", next((data for start, data in bases.items() if path.startswith(start)), {}), {})
 
 

@@ -21,7 +21,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that it also runs as a script
 
 from golden import compare_sglang
-from golden.vllm_format import Recording, Scenario, count_compact, with_defaults
+from golden.vllm_format import Recording, Scenario, count_compact
 from golden.vllm_playback import Playback
 from windtunnel.engine.behaviour import BEHAVIOURS
 
@@ -29,15 +29,6 @@ PASS_FIELDS_WITHOUT_COUNTERPART = frozenset({"alloc"})
 MISSING = "nothing"
 NAMES = {"vllm": "vLLM", "sglang": "SGLang"}
 RELEASES = {"vllm": tuple(BEHAVIOURS), "sglang": (compare_sglang.RELEASE,)}  # that were recorded, by engine
-
-
-def not_modelled(scenario: Scenario) -> str:
-    """What of a scenario the engine does not model yet, "" if it models all of it."""
-    scenario = with_defaults(scenario)
-    reasons = []
-    if scenario["num_spec_tokens"]:
-        reasons.append("num_spec_tokens")
-    return ", ".join(reasons)
 
 
 def differences(scenario: Scenario, recording: Recording, stepwise: bool = False, behaviour: str = "0.33") -> list[str]:
@@ -128,7 +119,7 @@ def _judged(engine: str, scenario: Scenario, golden: Path, behaviour: str, stepw
     release = recording.get(engine, behaviour)
     if not release.startswith(behaviour):
         return "failed", [f"recorded by {NAMES[engine]} {release}, expected {behaviour}"]
-    reason = (compare_sglang.not_modelled if engine == "sglang" else not_modelled)(scenario)
+    reason = compare_sglang.not_modelled(scenario) if engine == "sglang" else ""
     if reason:
         return "not modelled yet", [reason]
     if "error" in recording:

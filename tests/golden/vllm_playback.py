@@ -25,9 +25,12 @@ from golden.vllm_format import (
 )
 from oracle.expand_spans import cached_copies, queued_hashes
 from windtunnel.config.schema import VllmConfig
+from windtunnel.config.speculation import SpeculationConfig
+from windtunnel.engine.acceptance import build_acceptance
 from windtunnel.engine.engine import INFINITE, Engine
 from windtunnel.engine.kv.events import CacheEvent
 from windtunnel.engine.request import EngineRequest
+from windtunnel.engine.speculative import SpeculativeRequest, SpeculativeScheduler
 from windtunnel.engine.vllm import VllmScheduler
 from windtunnel.record.columns import PassColumns
 from windtunnel.timing.base import FloatArray, PassShape
@@ -43,6 +46,8 @@ RECORD_FIELDS = (
     "last_pass",
     "break_before",
     "break_after",
+    "burst_pass",
+    "burst_extra",
     "queued_ms",
     "prefill_ms",
     "stalled_ms",
@@ -87,7 +92,22 @@ def engine_config(scenario: Scenario, fast_forward: bool, behaviour: str = "0.33
         scheduling_policy=scenario["policy"],
         async_scheduling=scenario["async_scheduling"],
         behaviour=behaviour,
+        speculation=speculation(scenario, is_new),
         fast_forward=fast_forward,
+    )
+
+
+def speculation(scenario: Scenario, is_new: bool) -> SpeculationConfig | None:
+    """Of a scenario."""
+    drafts = scenario["num_spec_tokens"]
+    if not drafts:
+        return None
+    ahead = not (is_new and scenario["spec_method"] != "ngram" and scenario["disable_lookahead_block_hashes"])
+    return SpeculationConfig(
+        method=scenario["spec_method"],
+        num_speculative_tokens=drafts,
+        accepted_tokens=[min(count, drafts) for count in scenario["spec_accept"]] or [drafts],
+        lookahead_block_hashes=ahead,
     )
 
 
@@ -104,16 +124,26 @@ def engine_request(scenario: Scenario, number: int) -> EngineRequest:
     arrival_ms = float(described["arrival_pass"])
     if scenario["policy"] == "priority":
         arrival_ms = 0.0  # the recorder told the scheduler that requests arrived in the order of the file
-    request = EngineRequest(number, content, prompt_tokens, output_tokens, arrival_ms)
+    kind = SpeculativeRequest if scenario["num_spec_tokens"] else EngineRequest
+    request = kind(number, content, prompt_tokens, output_tokens, arrival_ms)
     request.priority = -described.get("priority", 0)
     return request
+
+
+def build_scheduler(config: VllmConfig, passes: PassColumns, events: bool) -> VllmScheduler:
+    """The scheduler of a scenario, as vLLM's is: it waits for ever for lookahead blocks that there are not."""
+    if config.speculation is None:
+        return VllmScheduler(config, passes, events)
+    scheduler = SpeculativeScheduler(config, passes, build_acceptance(config.speculation, 0), events)
+    scheduler.waives_lookahead = False
+    return scheduler
 
 
 class ContentHashes:
     """Block hashes of the requests of a scenario, found by their content object."""
 
-    def __init__(self, scenario: Scenario, requests: Sequence[EngineRequest]) -> None:
-        self.hasher = BlockHashes(scenario["block_size"])
+    def __init__(self, scenario: Scenario, requests: Sequence[EngineRequest], beyond: int) -> None:
+        self.hasher = BlockHashes(scenario["block_size"], beyond)
         self._chains: dict[int, list[int]] = {}
         for request in requests:
             tokens = token_ids(scenario["requests"][request.number]["prompt"])
@@ -185,6 +215,9 @@ class PassRecorder:
         if rows:
             self._pass["sched"] = {self.names[request.number]: [start, tokens] for request, start, tokens in rows}
         self._free_scheduled = self.scheduler.pool.free_blocks
+        if isinstance(self.scheduler, SpeculativeScheduler) and self.scheduler.verified:
+            drafts = self.scheduler.verified
+            self._pass["spec"] = {self.names[request]: count for request, count in drafts.items()}
 
     def on_concluded(self) -> None:
         number: int = self._pass["p"]
@@ -249,11 +282,11 @@ class Playback:
         self.passes = PassColumns()
         self.behaviour = behaviour
         config = engine_config(self.scenario, fast_forward, behaviour)
-        self.scheduler = VllmScheduler(config, self.passes, events and self.scenario["kv_events"])
+        self.scheduler = build_scheduler(config, self.passes, events and self.scenario["kv_events"])
         self.engine = Engine(self.scheduler, UnitTiming(), self.passes)
         self.requests = [engine_request(self.scenario, number) for number in range(len(described))]
         self.names: list[str] = [row["id"] for row in described]
-        hashes = ContentHashes(self.scenario, self.requests)
+        hashes = ContentHashes(self.scenario, self.requests, getattr(self.scheduler, "hash_ahead", 0))
         self._recorder = PassRecorder(self.scheduler, self.names, hashes) if observed else None
         if self._recorder is not None:
             self._recorder.arrival_passes = [row["arrival_pass"] for row in described]
@@ -471,22 +504,28 @@ class Playback:
             return []
         passes = self._recorder.passes
         emitted: dict[int, set[str]] = {}
+        extra: dict[tuple[int, str], int] = {}
         for request in self.requests:
             if request.first_pass < 0:
                 continue
             emitting = set(range(request.first_pass, request.last_pass + 1))
             for before, after in zip(request.break_before, request.break_after, strict=True):
                 emitting -= set(range(before + 1, after))
+            for i, more in zip(request.burst_pass, request.burst_extra, strict=True):
+                extra[round(self.passes.end_ms[i]) - 1, self.names[request.number]] = more
             for i in emitting:
                 emitted.setdefault(round(self.passes.end_ms[i]) - 1, set()).add(self.names[request.number])
         processed_in = {done: number for number, done in self._done.items()}
         for number, names in emitted.items():
             batch = list(passes[number].get("sched", ()))
+            out = {
+                name: 1 + extra.get((number, name), 0) for name in batch + sorted(names - set(batch)) if name in names
+            }
             if self.scenario["async_scheduling"]:
                 if number not in processed_in:
                     continue
                 number = processed_in[number]
-            passes[number]["out"] = {name: 1 for name in batch + sorted(names - set(batch)) if name in names}
+            passes[number]["out"] = out
         if self.scenario["async_scheduling"]:
             self._process_events(passes)
         return list(passes.values())

@@ -44,7 +44,7 @@ def cached_copies(pool: BlockPool, chain_of: ChainOf) -> dict[int, list[int]]:
         node = nodes.pop()
         for key, child in node.children.items():
             assert child.parent is node
-            assert child.key == key == child.content.key(child.depth * pool.block_size, pool.block_size)
+            assert child.key == key == child.content.key(child.depth * pool.block_size, pool.tree.key_tokens)
             assert child.depth == node.depth + node.size
             assert child.size > 0
             assert child.copies

@@ -2,7 +2,8 @@
 
 Pools of a few blocks, budgets down to one token, shared prefixes, prompts that quote the outputs of other requests
 before those exist, aborts. Profiles: `general`; `thresholds`, where capped prompts stand between decodes; `adaptive`,
-where the cap of a chunk moves with the queue; `priorities`; `asynchronous`, which is any of these.
+where the cap of a chunk moves with the queue; `priorities`; `asynchronous`, which is any of these; `drafts`, any
+of all.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from golden.vllm_format import OUTPUT_SEED, Scenario
 
-PROFILES = ("general", "thresholds", "adaptive", "priorities", "asynchronous")
+PROFILES = ("general", "thresholds", "adaptive", "priorities", "asynchronous", "drafts")
 MAX_PASSES = 1200  # what can never fit with the full-prompt check off starts again for ever
 
 
@@ -21,6 +22,9 @@ MAX_PASSES = 1200  # what can never fit with the full-prompt check off starts ag
 def scenarios(draw: st.DrawFn, profile: str) -> Scenario:
     """A scenario of one of `PROFILES`."""
     geometries = {"general": _general, "thresholds": _thresholds, "adaptive": _adaptive}
+    has_drafts = profile == "drafts"
+    if has_drafts:
+        profile = draw(st.sampled_from(["general", "thresholds", "adaptive", "priorities", "asynchronous"]))
     is_async = profile == "asynchronous"
     if is_async:
         profile = draw(st.sampled_from(["general", "thresholds", "adaptive", "priorities"]))
@@ -30,6 +34,11 @@ def scenarios(draw: st.DrawFn, profile: str) -> Scenario:
     scenario = draw(geometries[profile]())
     if by_priority:
         scenario["policy"] = "priority"
+    if has_drafts:
+        drafts = scenario["num_spec_tokens"] = draw(st.integers(1, 4))
+        scenario["spec_method"] = draw(st.sampled_from(["ngram", "eagle"]))
+        scenario["spec_accept"] = draw(st.lists(st.integers(0, drafts), max_size=5))
+        scenario["disable_lookahead_block_hashes"] = draw(st.integers(0, 3)) == 3
     if is_async:
         scenario["async_scheduling"] = True
     capacity = (scenario["num_gpu_blocks"] - 1) * scenario["block_size"]

@@ -104,7 +104,8 @@ def _in_words(definition: dict[str, Any]) -> str:
         case "boolean":
             return "true or false"
         case "array":
-            return "a list of numbers" if definition["items"].get("type") == "number" else "text or a list of texts"
+            kinds = {"number": "a list of numbers", "integer": "a list of integers"}
+            return kinds.get(definition["items"].get("type"), "text or a list of texts")
         case _:
             return "text"
 

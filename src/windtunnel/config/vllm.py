@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from windtunnel.config.offload import OffloadConfig
 from windtunnel.config.section import Flag, NonNegativeInt, PositiveInt, RuleError, Section
+from windtunnel.config.speculation import SpeculationConfig
 
 
 def fcfs(value: object) -> object:
@@ -55,6 +56,7 @@ class VllmConfig(Section):
     behaviour: Annotated[Literal["0.33", "0.20", "0.11"], BeforeValidator(_release)] = Field(
         default="0.33", description="the vLLM release whose decisions are made"
     )
+    speculation: SpeculationConfig | None = Field(default=None, description="draft tokens that the model verifies")
     offload: OffloadConfig | None = Field(default=None, description="KV tiers behind GPU memory")
     fast_forward: Flag = Field(
         default=True, description="false computes every pass one by one: the same record, slower"
@@ -64,6 +66,8 @@ class VllmConfig(Section):
     def _consistent(self) -> VllmConfig:
         if self.offload is not None and not self.enable_prefix_caching:
             raise RuleError("{offload} has no effect without {enable_prefix_caching}: it restores cached prefixes")
+        if self.speculation is not None:
+            self._check_speculation(self.speculation)
         if self.offload is not None and self.async_scheduling:
             raise RuleError("{offload} is modelled for synchronous scheduling only: leave out {async_scheduling}")
         if self.offload is not None and self.scheduling_policy == "priority":
@@ -77,6 +81,15 @@ class VllmConfig(Section):
         if self.behaviour == "0.11" and not self.scheduler_reserve_full_isl:
             raise RuleError("{scheduler_reserve_full_isl} has no effect with {behaviour} 0.11: it came with 0.20")
         return self
+
+    def _check_speculation(self, speculation: SpeculationConfig) -> None:
+        if self.offload is not None:
+            raise RuleError("{offload} is not modelled with {speculation}")
+        if self.behaviour != "0.33" and not speculation.lookahead_block_hashes:
+            raise RuleError(
+                f"{{speculation.lookahead_block_hashes}} has no effect with {{behaviour}} {self.behaviour}: "
+                "it came with 0.33"
+            )
 
     @property
     def watermark_blocks(self) -> int:

@@ -29,6 +29,7 @@ class EngineRequest:
         failure: why its engine gave it up, "" if it did not.
         emitting_from: while decoding, the pass from which on it emits a token in each.
         break_before, break_after: per stretch without a token, the last pass before it and the first after it.
+        burst_pass, burst_extra: per pass that emitted several tokens, its number and the tokens beyond one.
         cancelled_ms: when its client gave up, NaN if it did not (no time is greater than that).
         marker_ms: up to when its time is accounted for in the `_ms` fields that follow.
         recovering: preempted, and what was lost is not recomputed yet: up to position `lost`.
@@ -40,6 +41,8 @@ class EngineRequest:
         "base",
         "break_after",
         "break_before",
+        "burst_extra",
+        "burst_pass",
         "cancelled_ms",
         "computed",
         "decode_ms",
@@ -98,6 +101,8 @@ class EngineRequest:
         self.emitting_from = -1
         self.break_before = NO_BREAKS
         self.break_after = NO_BREAKS
+        self.burst_pass = NO_BREAKS
+        self.burst_extra = NO_BREAKS
         self.cancelled_ms = NAN
         self.marker_ms = arrival_ms
         self.queued_ms = 0.0
@@ -197,3 +202,10 @@ class EngineRequest:
             self.break_before = self.break_before + array("q", (self.last_pass,))
             self.break_after = self.break_after + array("q", (first_pass,))
         self.last_pass = last_pass
+
+    def note_burst(self, number: int, tokens: int, end_ms: float) -> None:
+        """It emitted `tokens` tokens in pass `number`, which ended at end_ms."""
+        self.note_tokens(number, number, end_ms)
+        if tokens > 1 and not end_ms > self.cancelled_ms:
+            self.burst_pass = self.burst_pass + array("q", (number,))
+            self.burst_extra = self.burst_extra + array("q", (tokens - 1,))

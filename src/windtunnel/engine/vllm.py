@@ -30,7 +30,7 @@ from windtunnel.workload.content import Content
 UNLIMITED_TOKENS = 1 << 60
 
 
-def _urgency(request: EngineRequest) -> tuple[int, float, int]:
+def urgency(request: EngineRequest) -> tuple[int, float, int]:
     return -request.priority, request.arrival_ms, request.number
 
 
@@ -138,7 +138,7 @@ class VllmScheduler:
 
     def _enqueue(self, request: EngineRequest) -> None:
         """The most urgent first; who arrived first among equals."""
-        insort(self.waiting, request, key=_urgency)
+        insort(self.waiting, request, key=urgency)
         if self.waiting[0] is request:
             self._head_refused = False
 
@@ -420,7 +420,7 @@ class VllmScheduler:
                 continue
             need = self._blocks_to(request, request.computed + tokens)
             while need > pool.free_blocks:
-                victim = max(order, key=_urgency) if self.by_priority else order[-1]
+                victim = max(order, key=urgency) if self.by_priority else order[-1]
                 place = order.index(victim) if self.by_priority else len(order) - 1
                 del order[place]
                 self._preempt(victim, request, now_ms)

@@ -53,6 +53,9 @@ class RequestColumns:
             passes that leave it out, `preempted_ms` from a preemption to the end of the pass that has
             recovered what was lost, `transfer_ms` waiting for KV that is on its way, or for room where it shall go.
         reasons: why it was rejected, cancelled or failed, by request number.
+        extra_tokens: tokens beyond the first of each pass that emitted several (speculation).
+        burst_request, burst_pass, burst_extra: one entry a pass that emitted several tokens of a request: its number
+            on the engine of the request, and the tokens beyond one.
         break_request, break_before, break_after: one entry a break: the request emitted nothing between the
             passes `break_before` and `break_after`.
     """
@@ -78,7 +81,11 @@ class RequestColumns:
         self.preempted_ms = array("d", [0.0]) * num_requests
         self.transfer_ms = array("d", [0.0]) * num_requests
         self.decode_ms = array("d", [0.0]) * num_requests
+        self.extra_tokens = array("q", [0]) * num_requests
         self.reasons: dict[int, str] = {}
+        self.burst_request = array("q")
+        self.burst_pass = array("q")
+        self.burst_extra = array("q")
         self.break_request = array("q")
         self.break_before = array("q")
         self.break_after = array("q")
@@ -202,6 +209,7 @@ class Record:
             and of those that only prefill.
         decode_gpus_per_worker, prefill_gpus_per_worker: GPUs of each.
         offload: what KV offload did, None without it.
+        speculates: whether requests verify drafts, so that a pass may emit several tokens of one.
         interrupted: why the simulation stopped early ("time cap", "interrupt"), else "".
         timing_range: where the timing model was measured, None if it does not say.
         timing_notes: what a reader should know about it, one line each.
@@ -224,3 +232,4 @@ class Record:
         self.timing_range: MeasuredRange | None = None
         self.timing_notes: list[str] = []
         self.timing_overhead: Overhead | None = None
+        self.speculates = False

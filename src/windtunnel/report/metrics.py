@@ -80,7 +80,8 @@ def summarize(
     Everything else covers completed requests only: totals in tokens, `duration_ms` from the first arrival of any
     request to the last completion, throughputs over that window, shares of input tokens found in the prefix cache
     at the first (`hit`) and at the best (`reused`) admission, and the statistics of each latency. A completed
-    request without output has no latencies. `goodput_` keys exist only when a limit is set.
+    request without output has no latencies. `goodput_` keys exist only when a limit is set, `accept_length` (output
+    tokens per pass that emitted any, over requests) only when requests speculate.
 
     Args:
         workload, record: what was sent, and what happened.
@@ -129,6 +130,9 @@ def summarize(
         "prefix_cache_hit_ratio": total(requests.hit_tokens, completed) / max(input_tokens, 1),
         "prefix_cache_reused_ratio": total(requests.reused_tokens, completed) / max(input_tokens, 1),
     }
+    if record.speculates:
+        extra = total(requests.extra_tokens, completed)
+        summary["accept_length"] = output_tokens / max(output_tokens - extra, 1)
     if record.offload is not None:
         summary |= offload_facts(record, record.offload)
     return summary | latency_statistics(latencies, times, tokens, completed)

@@ -119,6 +119,12 @@ def _batch(result: SimulationResult, latencies: RequestLatencies, rows: IntArray
             "source_released_ms": times(handoffs.released_ms),
             "destination_missing_tokens": counts(handoffs.missing_tokens),
         }
+    if result.record.speculates:
+        tokens, extra = (np.asarray(c, dtype=np.int64)[rows] for c in (requests.output_tokens, requests.extra_tokens))
+        columns["accept_length"] = [
+            None if not count else count / (count - more)
+            for count, more in zip(tokens.tolist(), extra.tolist(), strict=True)
+        ]
     names = list(columns)
     return [dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 

@@ -2,7 +2,7 @@
 
 It never builds a list of all tokens. The gap before pass p is one number, however many requests have it; how many
 do follows from where their slices begin and end. Rule: a request emits one token in each pass from its first to
-its last, except strictly between the two passes of a break.
+its last, except strictly between the two passes of a break; in a pass of a burst it emits several at once.
 """
 
 from __future__ import annotations
@@ -24,10 +24,21 @@ class TokenTimes:
     Attributes:
         end_ms: when each pass ended, engine after engine.
         first, last: per request, the index in `end_ms` of its first and last token, -1 without tokens.
+        burst_request, burst_at, burst_extra: per burst, its request, index in `end_ms`, and the tokens beyond one.
         break_request, break_before, break_after: per break, its request, and the indices of the tokens around it.
     """
 
-    __slots__ = ("break_after", "break_before", "break_request", "end_ms", "first", "last")
+    __slots__ = (
+        "break_after",
+        "break_before",
+        "break_request",
+        "burst_at",
+        "burst_extra",
+        "burst_request",
+        "end_ms",
+        "first",
+        "last",
+    )
 
     def __init__(self, record: Record) -> None:
         requests = record.requests
@@ -40,6 +51,9 @@ class TokenTimes:
         self.end_ms: FloatArray = np.concatenate(columns) if columns else np.empty(0)
         self.first: IntArray = np.where(first >= 0, first + offset, -1)
         self.last: IntArray = np.where(first >= 0, last + offset, -1)
+        self.burst_request: IntArray = np.array(requests.burst_request, dtype=np.int64)
+        self.burst_at: IntArray = np.asarray(requests.burst_pass, dtype=np.int64) + offset[self.burst_request]
+        self.burst_extra: IntArray = np.array(requests.burst_extra, dtype=np.int64)
         self.break_request: IntArray = np.array(requests.break_request, dtype=np.int64)
         self.break_before: IntArray = np.asarray(requests.break_before, dtype=np.int64) + offset[self.break_request]
         self.break_after: IntArray = np.asarray(requests.break_after, dtype=np.int64) + offset[self.break_request]
@@ -52,7 +66,10 @@ class TokenTimes:
         emits = np.ones(int(self.last[request]) + 1 - first, dtype=np.bool_)
         for b in np.flatnonzero(self.break_request == request):
             emits[self.break_before[b] + 1 - first : self.break_after[b] - first] = False
-        return self.end_ms[first : first + len(emits)][emits]
+        tokens = emits.astype(np.int64)
+        for b in np.flatnonzero(self.burst_request == request):
+            tokens[self.burst_at[b] - first] += self.burst_extra[b]
+        return np.repeat(self.end_ms[first : first + len(emits)], tokens)
 
     def second_ms(self) -> FloatArray:
         """Per request, the time in ms of its second token; NaN with fewer than two."""
@@ -62,13 +79,22 @@ class TokenTimes:
         result = np.full(len(second), np.nan)
         several = self.last > self.first
         result[several] = self.end_ms[second[several]]
+        at_once = self.burst_request[self.burst_at == self.first[self.burst_request]]
+        result[at_once] = self.end_ms[self.first[at_once]]
         return result
 
     def gaps_ms(self, chosen: BoolArray) -> tuple[FloatArray, IntArray]:
         """All gaps between consecutive tokens of the `chosen` requests, as (gaps in ms, how often each occurs).
 
-        One entry a pass at most, plus one a break, whatever the number of tokens.
+        One entry a pass at most, plus one a break, whatever the number of tokens; tokens of one burst are 0 ms apart.
         """
+        gaps, counts = self._gaps_between_passes_ms(chosen)
+        at_once = int(self.burst_extra[chosen[self.burst_request]].sum())
+        if not at_once:
+            return gaps, counts
+        return np.append(gaps, 0.0), np.append(counts, at_once)
+
+    def _gaps_between_passes_ms(self, chosen: BoolArray) -> tuple[FloatArray, IntArray]:
         several = chosen & (self.last > self.first)
         broken = several[self.break_request]
         before = self.break_before[broken]

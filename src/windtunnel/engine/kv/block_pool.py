@@ -47,13 +47,21 @@ class BlockPool:
     """
 
     def __init__(
-        self, num_blocks: int, block_size: int, caching: bool, log_events: bool, *, unhashed_first: bool = True
+        self,
+        num_blocks: int,
+        block_size: int,
+        caching: bool,
+        log_events: bool,
+        *,
+        unhashed_first: bool = True,
+        tree: PrefixTree | None = None,
     ) -> None:
-        """`unhashed_first`: freed blocks without a hash are used next, else after all that were freed before."""
+        """`unhashed_first`: freed blocks without a hash are used next, else after all that were freed before; `tree`:
+        an empty one to use instead of an ordinary one."""
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.caching = caching
-        self.tree = PrefixTree(block_size)
+        self.tree = tree or PrefixTree(block_size)
         self.free_blocks = num_blocks
         self.blank = num_blocks
         self.queue = Span(self.tree.root)  # a ring: queue.after is evicted next

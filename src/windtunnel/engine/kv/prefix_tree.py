@@ -79,6 +79,7 @@ class PrefixTree:
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
+        self.key_tokens = block_size  # tokens that a block is known by
         self.root = Node(None, (), Content.of(()), 0, 0)
         self.num_nodes = 0
         self.num_splits = 0
@@ -149,7 +150,7 @@ class PrefixTree:
         node.depth += blocks
         node.size -= blocks
         bs = self.block_size
-        node.key = node.content.key(node.depth * bs, bs)
+        node.key = node.content.key(node.depth * bs, self.key_tokens)
         upper.children[node.key] = node
         lower: list[Span] = []
         for head in node.copies:

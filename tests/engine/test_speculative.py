@@ -1,0 +1,185 @@
+"""Speculation from the configuration to the report: what is accepted, what it costs, and that all of it ends."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from strategies import FlatTiming, Scenario, Send, columns_of, fuzz, run, scenarios
+from windtunnel import Config, Result, simulate
+from windtunnel.config.speculation import SpeculationConfig
+from windtunnel.engine.acceptance import RandomAcceptance, RecordedAcceptance, build_acceptance, equal_rate
+from windtunnel.record.columns import Status
+from windtunnel.report.metrics import summarize
+from windtunnel.report.token_times import TokenTimes
+from windtunnel.timing.base import PassShape
+from windtunnel.timing.drafting import DraftingTiming
+
+EAGLE = {"method": "eagle", "num_speculative_tokens": 2}
+
+
+def serve(
+    *sends: tuple[int, int], speculation: dict[str, Any], timing: FlatTiming | None = None, **engine: Any
+) -> Result:
+    """Requests of (prompt, output tokens) that arrive at once; a pass takes 1 ms."""
+    scenario = Scenario(
+        tuple(Send(((100 + number, 0, prompt),), output, None, 0.0) for number, (prompt, output) in enumerate(sends)),
+        {"block_size": 4, "num_gpu_blocks": 100, "max_num_seqs": 8, "speculation": speculation, **engine},
+    )
+    return simulate(scenario.config(), workload=scenario.workload(), timing=timing or FlatTiming(1.0))
+
+
+@pytest.mark.parametrize("method", ["ngram", "eagle", "mtp"])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_request_that_fills_the_pool_exactly_ends_with_one_token(method: str, is_async: bool) -> None:
+    result = serve(
+        (8, 1),
+        speculation={"method": method, "num_speculative_tokens": 1, "accepted_tokens": [1]},
+        num_gpu_blocks=2,
+        async_scheduling=is_async,
+    )
+    requests = result.record.requests
+    assert (requests.status[0], requests.output_tokens[0], requests.preemptions[0]) == (Status.COMPLETED, 1, 0)
+
+
+@pytest.mark.parametrize("accepted", [0, 1, 2, 3])
+def test_a_burst_may_cross_the_border_of_a_block(accepted: int) -> None:
+    result = serve((7, 6), speculation={"method": "ngram", "num_speculative_tokens": 3, "accepted_tokens": [accepted]})
+    times = TokenTimes(result.record).of_request(0)
+    assert times.tolist() == [1.0] + [2.0 + i // (accepted + 1) for i in range(5)]
+
+
+def test_the_first_token_has_no_drafts_and_bursts_end_with_the_output() -> None:
+    result = serve((8, 8), speculation={**EAGLE, "accepted_tokens": [2]})
+    assert TokenTimes(result.record).of_request(0).tolist() == [1.0, 2.0, 2.0, 2.0, 3.0, 3.0, 3.0, 4.0]
+    gaps, counts = TokenTimes(result.record).gaps_ms(np.array([True]))
+    assert sorted(np.repeat(gaps, counts).tolist()) == [0.0] * 4 + [1.0] * 3
+
+
+def test_accept_length_counts_passes_that_emit() -> None:
+    result = serve((8, 7), (8, 1), speculation={**EAGLE, "accepted_tokens": [2]})
+    summary = summarize(result.workload, result.record, result.config.slo)
+    assert summary["total_output_tokens"] == 8
+    assert summary["accept_length"] == 8 / 4  # 1, 3 and 3 tokens of the first request, 1 of the second
+    rejecting = serve((8, 7), speculation={**EAGLE, "accepted_tokens": [0]})
+    assert summarize(rejecting.workload, rejecting.record, rejecting.config.slo)["accept_length"] == 1.0
+
+
+def test_drafting_has_a_price_of_its_own() -> None:
+    model = DraftingTiming(FlatTiming(1.0), SpeculationConfig(**EAGLE, accepted_tokens=[0], draft_ms=0.25))
+    assert model.price_pass_ms(PassShape(1, 10)) == 1.5
+    chunk = PassShape()
+    chunk.add_chunk(0, 4, 8, False)
+    assert model.price_pass_ms(chunk) == 1.0  # nobody drafts after a pass that emits nothing
+
+
+def test_verification_is_priced_as_a_chunk_of_the_drafts_and_one() -> None:
+    seen: list[tuple[list[int], list[int], int, int]] = []
+
+    class Seeing(FlatTiming):
+        def price_pass_ms(self, shape: PassShape) -> float:
+            seen.append((shape.chunk_starts, shape.chunk_tokens, shape.num_decodes, shape.num_sampled))
+            return 1.0
+
+    serve((8, 8), speculation={**EAGLE, "accepted_tokens": [2]}, timing=Seeing())
+    assert seen == [([0], [8], 0, 1), ([8], [3], 0, 1), ([11], [3], 0, 1), ([14], [3], 0, 1)]
+
+
+# --- acceptance
+
+
+def test_recorded_acceptance_goes_round() -> None:
+    counts = RecordedAcceptance([2, 0, 1])
+    assert [counts.accepted(7, step, 2) for step in range(5)] == [2, 0, 1, 2, 0]
+    assert counts.accepted(7, 0, 1) == 1  # the budget had cut the other
+
+
+def test_random_acceptance_is_that_of_the_request_whoever_is_asked_for_between() -> None:
+    alone = RandomAcceptance([0.7, 0.5], 3)
+    mixed = RandomAcceptance([0.7, 0.5], 3)
+    expected = [alone.accepted(1, step, 2) for step in range(20)]
+    got = []
+    for step in range(20):
+        mixed.accepted(2, step, 1)
+        got.append(mixed.accepted(1, step, 2))
+    assert got == expected
+
+
+def test_conditional_rates_and_a_mean_length_come_out_in_the_mean() -> None:
+    by_rates = RandomAcceptance([0.8, 0.5, 0.25], 1)
+    mean = sum(by_rates.accepted(0, step, 3) for step in range(20000)) / 20000
+    assert mean == pytest.approx(0.8 + 0.8 * 0.5 + 0.8 * 0.5 * 0.25, abs=0.02)
+    by_length = build_acceptance(SpeculationConfig(method="mtp", num_speculative_tokens=3, mean_accept_length=2.5), 1)
+    mean = sum(by_length.accepted(0, step, 3) for step in range(20000)) / 20000
+    assert 1 + mean == pytest.approx(2.5, abs=0.03)
+
+
+@pytest.mark.parametrize(("length", "rate"), [(1.0, 0.0), (4.0, 1.0), (1.875, 0.5)])
+def test_equal_rate(length: float, rate: float) -> None:
+    assert equal_rate(length, 3) == pytest.approx(rate, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({}, "give exactly one of"),
+        ({"accepted_tokens": [1], "mean_accept_length": 2.0}, "give exactly one of"),
+        ({"accepted_tokens": [3]}, "more than num_speculative_tokens 2"),
+        ({"acceptance_rates": [0.5]}, "expected one for each of num_speculative_tokens 2"),
+        ({"mean_accept_length": 3.5}, "expected at most num_speculative_tokens and one: 3"),
+    ],
+)
+def test_acceptance_that_makes_no_sense_is_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        SpeculationConfig.model_validate({**EAGLE, **wrong})
+
+
+@pytest.mark.parametrize(("section", "value"), [("cluster", {"dp_size": 2})])
+def test_what_is_not_modelled_is_refused(section: str, value: dict[str, Any]) -> None:
+    engine = {"speculation": {**EAGLE, "mean_accept_length": 2.0}}
+    with pytest.raises(ValidationError, match="is not modelled with"):
+        Config.model_validate({"engine": engine, section: value})
+
+
+# --- all of it ends
+
+
+@given(scenarios(), st.sampled_from(["ngram", "eagle", "mtp"]), st.integers(1, 4), st.data())
+@fuzz(60)
+def test_whatever_is_drafted_and_accepted_everything_ends(
+    scenario: Scenario, method: str, drafts: int, data: st.DataObject
+) -> None:
+    accepted = data.draw(st.lists(st.integers(0, drafts), min_size=1, max_size=4))
+    speculation = {"method": method, "num_speculative_tokens": drafts, "accepted_tokens": accepted}
+    engine = {**scenario.engine, "speculation": speculation}
+    speculating = Scenario(**{**scenario.__dict__, "engine": engine, "max_time_s": None})
+    outcome = run(speculating)
+    assert not outcome.error
+    requests = outcome.record.requests
+    workload = outcome.workload
+    limit = engine["max_model_len"] or 10**9
+    for number in range(requests.num_requests):
+        if requests.status[number] == Status.COMPLETED:
+            room = limit - workload.input_tokens[number]
+            assert requests.output_tokens[number] == min(workload.output_tokens[number], room)
+            assert len(TokenTimes(outcome.record).of_request(number)) == requests.output_tokens[number]
+            parts = ("queued_ms", "prefill_ms", "stalled_ms", "preempted_ms", "transfer_ms", "decode_ms")
+            spent = [getattr(requests, part)[number] for part in parts]
+            assert min(spent) >= -1e-9
+            assert sum(spent) == pytest.approx(requests.terminal_ms[number] - requests.arrival_ms[number], abs=1e-6)
+    for scheduler in outcome.schedulers:
+        assert scheduler.pool.free_blocks == scheduler.pool.num_blocks
+    assert columns_of(run(speculating).record) == columns_of(outcome.record)
+
+
+def test_the_peers_burst_at_exact_capacity_ends_without_preemption() -> None:
+    for drafts, accepted in itertools.product((1, 2, 3), (0, 1)):
+        speculation = {"method": "mtp", "num_speculative_tokens": drafts, "accepted_tokens": [accepted]}
+        requests = serve((7, 2), speculation=speculation, num_gpu_blocks=2).record.requests
+        assert (requests.status[0], requests.output_tokens[0], requests.preemptions[0]) == (Status.COMPLETED, 2, 0)
