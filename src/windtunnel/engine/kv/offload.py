@@ -18,7 +18,7 @@ from typing import Protocol
 
 from windtunnel.engine.kv.events import CacheEvent
 from windtunnel.engine.kv.link import Link, Transfer
-from windtunnel.engine.kv.tier import BlockState, Filler, Range, Tier
+from windtunnel.engine.kv.tier import BlockState, Filler, Range, Tier, TierNode
 from windtunnel.engine.request import EngineRequest
 from windtunnel.workload.content import Content, agree_until
 
@@ -87,11 +87,12 @@ class Traffic(Protocol):
 class Store(Filler):
     """Blocks on their way into a level, in the order in which they will count as used."""
 
-    __slots__ = ("held", "num_blocks", "ranges")
+    __slots__ = ("held", "nodes", "num_blocks", "ranges")
 
     def __init__(self) -> None:
         super().__init__()
         self.ranges: list[tuple[Content, int, int]] = []
+        self.nodes: list[TierNode | None] = []  # what each range was when it was reserved, if that was one node
         self.num_blocks = 0
         self.held = 0
 
@@ -99,6 +100,7 @@ class Store(Filler):
         """Blocks that have room, front first; they count as used from their end on."""
         for first, end in reversed(ranges):
             self.ranges.append((content, first, end))
+            self.nodes.append(self.node)
             self.num_blocks += end - first
 
 
@@ -299,9 +301,8 @@ class Offload:
     def stored(self, number: int, store: Store) -> None:
         """Blocks have arrived in a level; those that the host got go on to the levels behind it."""
         tier = self.levels[number].tier
-        hint = store.node if len(store.ranges) == 1 else None
-        for content, first, end in store.ranges:
-            tier.fill(content, first, end, hint)
+        for (content, first, end), node in zip(store.ranges, store.nodes, strict=True):
+            tier.fill(content, first, end, node)
         host = self.levels[0]
         if number:
             for content, first, end in store.ranges:

@@ -181,6 +181,7 @@ class Tier:
         Others make room, never those of the stretch itself; what of it is resident has been used just now. Returns
         the blocks that are filling now, which `fill` completes.
         """
+        filler.node = None
         if not self.num_blocks:
             self.dropped_blocks += end - first
             return []
