@@ -33,6 +33,7 @@ from windtunnel.workload.urgency import NO_URGENCY
 
 INFINITE = float("inf")
 INSTANTS_PER_POLL = 256
+POLLS_PER_GIVING_BACK = 64  # between two drops of what memory holds of columns that are on disk
 NAMED_REQUESTS = 5  # in an error about many
 
 
@@ -143,7 +144,12 @@ class Simulation:
             StalledError: nothing can happen any more although requests remain.
             PluginError: the router or the timing model misbehaved.
         """
+        polls = 0
         while self._advance(INSTANTS_PER_POLL):
+            polls += 1
+            if polls % POLLS_PER_GIVING_BACK == 0:
+                self.driver.give_back()
+                self.record.give_back()
             if self.progress is not None:
                 self.progress(self.clock.now_ms, self._ended, self.workload.num_requests)
             if self.should_stop is not None and self.should_stop():

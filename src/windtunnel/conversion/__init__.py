@@ -7,6 +7,7 @@ What a file means is decided by its reader alone: a writer writes what the reade
 from __future__ import annotations
 
 import gzip
+from array import array
 from collections.abc import Iterator
 from copy import copy
 from typing import BinaryIO
@@ -57,7 +58,7 @@ def rescale(workload: Workload, *, speedup: float = 1.0, rate_per_s: float | Non
         times_ms /= speedup
     if not np.isfinite(times_ms).all():
         raise InputError(f"{speedup:g} stretches the trace beyond what a number can hold", field="speedup")
-    result.time_ms = type(workload.time_ms)("d", times_ms.tobytes())
+    result.time_ms = array("d", times_ms.tobytes())
     return result
 
 

@@ -11,6 +11,7 @@ from array import array
 from enum import IntEnum
 from typing import NamedTuple
 
+from windtunnel.disk_columns import filled, give_back
 from windtunnel.timing.measured_range import MeasuredRange
 from windtunnel.timing.overhead import Overhead
 
@@ -63,25 +64,25 @@ class RequestColumns:
     def __init__(self, num_requests: int) -> None:
         self.num_requests = num_requests
         self.status = bytearray(num_requests)
-        self.arrival_ms = array("d", [NAN]) * num_requests
-        self.worker = array("q", [-1]) * num_requests
-        self.first_admit_ms = array("d", [NAN]) * num_requests
-        self.first_token_ms = array("d", [NAN]) * num_requests
-        self.last_token_ms = array("d", [NAN]) * num_requests
-        self.terminal_ms = array("d", [NAN]) * num_requests
-        self.output_tokens = array("q", [0]) * num_requests
-        self.hit_tokens = array("q", [0]) * num_requests
-        self.reused_tokens = array("q", [0]) * num_requests
-        self.preemptions = array("q", [0]) * num_requests
-        self.first_pass = array("q", [-1]) * num_requests
-        self.last_pass = array("q", [-1]) * num_requests
-        self.queued_ms = array("d", [0.0]) * num_requests
-        self.prefill_ms = array("d", [0.0]) * num_requests
-        self.stalled_ms = array("d", [0.0]) * num_requests
-        self.preempted_ms = array("d", [0.0]) * num_requests
-        self.transfer_ms = array("d", [0.0]) * num_requests
-        self.decode_ms = array("d", [0.0]) * num_requests
-        self.extra_tokens = array("q", [0]) * num_requests
+        self.arrival_ms: array[float] = filled("d", NAN, num_requests)
+        self.worker: array[int] = filled("q", -1, num_requests)
+        self.first_admit_ms: array[float] = filled("d", NAN, num_requests)
+        self.first_token_ms: array[float] = filled("d", NAN, num_requests)
+        self.last_token_ms: array[float] = filled("d", NAN, num_requests)
+        self.terminal_ms: array[float] = filled("d", NAN, num_requests)
+        self.output_tokens: array[int] = filled("q", 0, num_requests)
+        self.hit_tokens: array[int] = filled("q", 0, num_requests)
+        self.reused_tokens: array[int] = filled("q", 0, num_requests)
+        self.preemptions: array[int] = filled("q", 0, num_requests)
+        self.first_pass: array[int] = filled("q", -1, num_requests)
+        self.last_pass: array[int] = filled("q", -1, num_requests)
+        self.queued_ms: array[float] = filled("d", 0.0, num_requests)
+        self.prefill_ms: array[float] = filled("d", 0.0, num_requests)
+        self.stalled_ms: array[float] = filled("d", 0.0, num_requests)
+        self.preempted_ms: array[float] = filled("d", 0.0, num_requests)
+        self.transfer_ms: array[float] = filled("d", 0.0, num_requests)
+        self.decode_ms: array[float] = filled("d", 0.0, num_requests)
+        self.extra_tokens: array[int] = filled("q", 0, num_requests)
         self.reasons: dict[int, str] = {}
         self.burst_request = array("q")
         self.burst_pass = array("q")
@@ -233,3 +234,8 @@ class Record:
         self.timing_notes: list[str] = []
         self.timing_overhead: Overhead | None = None
         self.speculates = False
+
+    def give_back(self) -> None:
+        """Drop what memory holds of columns that are on disk, as those of very many requests are."""
+        for column in vars(self.requests).values():
+            give_back(column)

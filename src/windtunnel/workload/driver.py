@@ -20,9 +20,11 @@ from typing import Literal
 
 import numpy as np
 
+from windtunnel.disk_columns import filled, first_row_on_disk, give_back
 from windtunnel.errors import InputError
+from windtunnel.workload.arrival_order import arrival_order, is_sorted
 from windtunnel.workload.closed_loop import ClosedLoop, ConcurrencyBy, ReadyTurn
-from windtunnel.workload.session import Workload
+from windtunnel.workload.session import FloatColumn, Workload
 
 INFINITY = float("inf")
 
@@ -72,9 +74,10 @@ class Driver:
             )
         if concurrency is None and workload.needs_concurrency:
             raise InputError(f"missing for {workload.source}: {workload.needs_concurrency}", field="concurrency")
+        workload.complete()
         self.workload = workload
         self._original = workload
-        self.arrival_ms = array("d", [float("nan")]) * workload.num_requests
+        self.arrival_ms: array[float] = filled("d", float("nan"), workload.num_requests)
         self.released = 0
         self.in_flight = 0
         if concurrency is not None:
@@ -88,7 +91,7 @@ class Driver:
         # (ready_ms, rank, request): turns whose session waits for them; in a closed loop first turns as well
         self._ready: list[tuple[float, int, int]] = []
         self._started = 0  # roots sent, in `_roots`
-        self._roots = array("q")  # open loop only
+        self._roots: Sequence[int] = array("q")  # open loop only
         self._root_ms = array("d")  # arrivals in that order
         self._next_root_ms = INFINITY  # ... of the next root to send
         self._releases_on_failure = on_failed_dependency == "release"
@@ -193,6 +196,13 @@ class Driver:
         self._never_sent = []
         return never_sent
 
+    def give_back(self) -> None:
+        """Drop what memory holds of columns that are on disk; see `Workload.give_back`."""
+        self.workload.give_back()
+        give_back(self.arrival_ms)
+        give_back(self._roots)
+        give_back(self._root_ms)
+
     def _make_ready(self, request: int, now_ms: float) -> None:
         delay_ms = self.workload.time_ms[request]
         if delay_ms != delay_ms:  # not stated
@@ -228,6 +238,11 @@ class Driver:
 
     def _sort_by_arrival(self) -> None:
         """Put the roots of the open loop in the order of their arrivals; one without a stated time arrives at zero."""
+        if self.workload.num_requests >= first_row_on_disk() and self.workload.has_only_roots and not self._loops:
+            times_ms: FloatColumn = np.asarray(self.workload.time_ms, dtype=np.float64)
+            if times_ms.min() >= 0.0:  # and none is missing
+                self._sort_on_disk(times_ms)
+                return
         roots = self.workload.roots()
         first_turns = np.append(self.workload.first_turn, self.workload.num_requests)
         for loop in self._loops:
@@ -247,6 +262,15 @@ class Driver:
         self._root_ms = array("d", arrivals[order].tobytes())
         if self._root_ms:
             self._next_root_ms = self._root_ms[0]
+
+    def _sort_on_disk(self, times_ms: FloatColumn) -> None:
+        """The same for very many requests that have an arrival each, in bounded memory."""
+        if is_sorted(times_ms):
+            self._roots = range(len(times_ms))
+            self._root_ms = self.workload.time_ms
+        else:
+            self._roots, self._root_ms = arrival_order(times_ms)
+        self._next_root_ms = self._root_ms[0]
 
     def _is_before_next_root(self, turn: ReadyTurn) -> bool:
         """Whether a turn that is due at the same time as the next root of the open loop, or later, precedes it."""

@@ -16,6 +16,7 @@ from copy import copy
 import numpy as np
 import numpy.typing as npt
 
+from windtunnel.disk_columns import NEVER, DiskColumn, first_row_on_disk, give_back
 from windtunnel.errors import InputError
 from windtunnel.workload.closed_loop import ClosedLoop
 from windtunnel.workload.content import NO_SOURCES, Content, Run, quoted_outputs
@@ -29,8 +30,16 @@ IntColumn = npt.NDArray[np.int64]
 FloatColumn = npt.NDArray[np.float64]
 
 
+_COLUMNS = (
+    *("input_tokens", "output_tokens", "session", "turn", "next_turn", "time_ms", "first_turn", "last_turn"),
+    *("_runs_end", "_run_origin", "_run_delta", "_run_end"),
+)
+
+
 class Workload:
     """Requests to send. Build one with `add`; readers (traces, synthetic load) do exactly that.
+
+    Columns of very many requests live on disk (`disk_columns`), and only what is in use of them in memory.
 
     Attributes (columns, one entry a request unless said otherwise):
         input_tokens, output_tokens: prompt length and requested output length.
@@ -85,6 +94,8 @@ class Workload:
         self._run_end = array("q")
         self._quotes = False  # whether any prompt names an output
         self._generated: dict[int, int] = {}  # output tokens of requests that generated fewer than were asked for
+        self._disk: dict[str, DiskColumn] = {}  # columns that are on disk, by name
+        self._make_room_at = first_row_on_disk()  # number of requests at which columns have to be made to grow
 
     @property
     def num_requests(self) -> int:
@@ -108,6 +119,11 @@ class Workload:
         """The number of the class of each request; that of sessions after the last class is the number of classes."""
         sessions = np.asarray(self.session, dtype=np.int64)
         return np.searchsorted(np.asarray(self.class_ends), sessions, side="right").astype(np.int64)
+
+    @property
+    def has_only_roots(self) -> bool:
+        """Whether every request has an arrival time of its own, so that roots and requests are the same."""
+        return not self.dependencies and not self.has_turns
 
     def roots(self) -> IntColumn:
         """Numbers of the requests that have an arrival time of their own, ascending."""
@@ -139,6 +155,8 @@ class Workload:
             InputError: a length or a time that no request can have, or a session that does not exist.
         """
         request = len(self.input_tokens)
+        if request >= self._make_room_at:
+            self._make_room()
         content = Content.of(runs)
         if not (
             0 <= output_tokens <= MAX_TOKENS
@@ -197,6 +215,8 @@ class Workload:
                 longest = int(input_tokens[place]), int(output_tokens[place])
                 raise _unusable(self.num_requests + place, *longest, 0.0, None, self.num_sessions)
         first = self.num_requests
+        if first >= self._make_room_at:
+            self._make_room()
         sessions = np.arange(self.num_sessions, self.num_sessions + len(input_tokens), dtype=np.int64)
         requests = np.arange(first, first + len(input_tokens), dtype=np.int64)
         self._runs_end.frombytes((np.cumsum(num_runs) + len(self._run_origin)).astype(np.int64).tobytes())
@@ -210,6 +230,27 @@ class Workload:
         self.next_turn.frombytes(b"\xff" * (8 * len(requests)))  # -1
         self.first_turn.frombytes(requests.tobytes())
         self.last_turn.frombytes(requests.tobytes())
+
+    def complete(self) -> None:
+        """Make columns that are on disk as fast to read as those in memory; `add` is possible still."""
+        for name, column in self._disk.items():
+            if getattr(self, name) is column:
+                setattr(self, name, column.mapped())
+                self._make_room_at = 0
+
+    def give_back(self) -> None:
+        """Drop what memory holds of columns that are on disk; what is used again is read again."""
+        if self._disk:
+            for name in _COLUMNS:
+                give_back(getattr(self, name))
+
+    def _make_room(self) -> None:
+        """Let the columns grow on disk."""
+        if not self._disk:
+            self._disk = {name: DiskColumn(getattr(self, name)) for name in _COLUMNS}
+        for name, column in self._disk.items():
+            setattr(self, name, column)
+        self._make_room_at = NEVER
 
     def for_run(self) -> Workload:
         """A copy whose prompts may still change (`shorten`), which shares everything else with this one."""

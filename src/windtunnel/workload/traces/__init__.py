@@ -15,7 +15,7 @@ from os import PathLike, fspath
 import numpy as np
 
 from windtunnel.errors import InputError
-from windtunnel.workload.session import Workload
+from windtunnel.workload.session import IntColumn, Workload
 from windtunnel.workload.spreading import spread_arrivals
 from windtunnel.workload.traces.overlong import OnOverlong, apply_overlong
 from windtunnel.workload.traces.reading import OnBadRow, OnHashMismatch, ReadOptions, TimeUnit, TraceFormat
@@ -26,6 +26,8 @@ __all__ = ["FORMATS", "ReadOptions", "TraceFormat", "load_trace"]
 
 # Keeps hash id * block size inside 64 bits; the largest blocks in published traces have 512 tokens.
 MAX_TRACE_BLOCK_SIZE = 2**20
+
+_BLOCK_ROWS = 1 << 18
 
 # Options that not every format honours: the name, and what a user calls it.
 _OPTION_FIELDS = {
@@ -97,12 +99,14 @@ def load_trace(
     loading.block_size = block_size or reader.block_size
     with _no_garbage_collection():
         workload = reader.read(files, options)
+    workload.complete()
     workload.loading = loading
     loading.requests = workload.num_requests
     if not workload.num_requests:
         first = next(iter(loading.first_skipped.values()), "")
         raise InputError(f"contains no request that can be used; the first of its rows: {first}", source=files[0])
     workload = apply_overlong(workload, on_overlong, max_model_len)
+    workload.complete()
     _start_clock(workload, speedup, spread)
     return workload
 
@@ -143,25 +147,39 @@ def _check_honoured(options: ReadOptions, reader: TraceFormat) -> None:
 
 
 def _start_clock(workload: Workload, speedup: float, spread: bool) -> None:
-    """Move the origin of the source's clock to zero, spread arrivals, then divide all times by `speedup`, in place."""
+    """Move the origin of the source's clock to zero, spread arrivals, then divide all times by `speedup`, in place.
+
+    Block by block where all requests have an arrival: their times may be more than memory holds.
+    """
     times_ms = np.frombuffer(workload.time_ms, dtype=np.float64)
-    roots = workload.roots()
-    arrivals_ms = times_ms[roots]
-    missing = np.isnan(arrivals_ms)
-    arrivals_ms[missing] = 0.0
-    if workload.loading is not None:
-        workload.loading.without_arrival = int(np.count_nonzero(missing))
-    origin_ms = arrivals_ms.min() if workload.origin_ms is None else workload.origin_ms
-    arrivals_ms -= origin_ms
-    if spread:
-        apart = spread_arrivals(arrivals_ms)
-        arrivals_ms = apart.times_ms
-        if workload.loading is not None:
-            workload.loading.spread = apart.moved
-            workload.loading.spread_step_ms = apart.step_ms
-    times_ms[roots] = arrivals_ms
+    blocks = [slice(start, start + _BLOCK_ROWS) for start in range(0, len(times_ms), _BLOCK_ROWS)]
+    roots: list[slice | IntColumn] = [*blocks] if workload.has_only_roots else [workload.roots()]
+    without_arrival = 0
+    earliest_ms = np.inf
+    for part in roots:
+        arrivals_ms = times_ms[part]
+        missing = np.isnan(arrivals_ms)
+        arrivals_ms[missing] = 0.0
+        times_ms[part] = arrivals_ms
+        without_arrival += int(np.count_nonzero(missing))
+        earliest_ms = min(earliest_ms, arrivals_ms.min())
+    origin_ms = earliest_ms if workload.origin_ms is None else workload.origin_ms
     workload.origin_ms = None
-    with np.errstate(over="ignore"):
-        times_ms /= speedup
-    if not np.isfinite(times_ms).all():
-        raise InputError(f"{speedup} stretches the trace beyond what a number can hold", field="speedup")
+    for part in roots:
+        times_ms[part] -= origin_ms
+    loading = workload.loading
+    if loading is not None:
+        loading.without_arrival = without_arrival
+    if spread:
+        everything = slice(None) if workload.has_only_roots else roots[0]
+        apart = spread_arrivals(times_ms[everything])
+        times_ms[everything] = apart.times_ms
+        if loading is not None:
+            loading.spread = apart.moved
+            loading.spread_step_ms = apart.step_ms
+    for block in blocks:
+        with np.errstate(over="ignore"):
+            times_ms[block] /= speedup
+        if not np.isfinite(times_ms[block]).all():
+            raise InputError(f"{speedup} stretches the trace beyond what a number can hold", field="speedup")
+    workload.give_back()
