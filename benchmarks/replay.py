@@ -42,10 +42,14 @@ class Deployment:
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 8192
     pool_tokens: int = POOL_TOKENS
+    router: str = "round-robin"
 
     @property
     def num_gpu_blocks(self) -> int:
         return self.pool_tokens // self.block_size
+
+
+PEER_ROUTERS = {"round-robin": "round_robin", "kv": "kv_router"}
 
 
 @dataclass
@@ -120,7 +124,7 @@ def windtunnel(scratch: Path, load: Sequence[str | Path], deployment: Deployment
         "engine.behaviour": "0.33",
     }
     command: list[str | Path] = [sys.executable, "-m", "windtunnel", "run", *load, "--engine", "vllm"]
-    command += ["--workers", str(deployment.workers), "--router", "round-robin", "--timing", "polynomial"]
+    command += ["--workers", str(deployment.workers), "--router", deployment.router, "--timing", "polynomial"]
     for name, value in settings.items():
         command += ["--set", f"{name}={value}"]
     command += ["--report", report, "--requests-out", scratch / "windtunnel.jsonl"]
@@ -147,7 +151,7 @@ def peer(scratch: Path, trace: Path, deployment: Deployment, concurrency: int = 
     }
     command: list[str | Path] = [peer_python(), "-m", "dynamo.replay", trace, "--trace-format", "mooncake"]
     command += ["--trace-block-size", str(TRACE_BLOCK_TOKENS), "--replay-mode", "offline"]
-    command += ["--num-workers", str(deployment.workers), "--router-mode", "round_robin"]
+    command += ["--num-workers", str(deployment.workers), "--router-mode", PEER_ROUTERS[deployment.router]]
     command += ["--extra-engine-args", json.dumps(engine)]
     command += ["--report-json", report, "--report-jsonl", scratch / "peer.jsonl"]
     if concurrency:
@@ -272,6 +276,23 @@ def mooncake(bench: Bench) -> list[Row]:
     ]
 
 
+def kv_router(bench: Bench) -> list[Row]:
+    """The conversation trace on 16 workers behind the KV router: against the peer's, round robin, and 256 workers."""
+    deployment = Deployment(workers=16, router="kv")
+    ours, theirs = bench.against_peer("kv-router", bench.trace, deployment)
+    kv, round_robin, many = bench.alternate(
+        "kv-router",
+        lambda: windtunnel(bench.scratch, [bench.trace], deployment),
+        lambda: windtunnel(bench.scratch, [bench.trace], Deployment(workers=16)),
+        lambda: windtunnel(bench.scratch, [bench.trace], Deployment(workers=256, router="kv")),
+    )
+    return [
+        *against("kv-router", "simulation time", ours, theirs, "wall_ms", "ms", 5),
+        growing("kv-router", "KV router / round robin", kv, round_robin, 2),
+        growing("kv-router", "256 / 16 workers", many, kv, 3),
+    ]
+
+
 def closed_loop(bench: Bench) -> list[Row]:
     """Long outputs at concurrency 128, against the peer and against short outputs."""
     long = write_trace(bench.scratch / "osl4096.jsonl", varied(1024, 4096, 2000))
@@ -329,6 +350,7 @@ def million(bench: Bench) -> list[Row]:
 
 CASES: dict[str, Callable[[Bench], list[Row]]] = {
     "mooncake": mooncake,
+    "kv-router": kv_router,
     "closed-loop": closed_loop,
     "unique": unique,
     "block-size": block_size,

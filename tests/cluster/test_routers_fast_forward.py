@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sglang_strategies import run_sglang, sglang_deployments
 from strategies import Dice, Scenario, columns_of, fuzz, run, scenarios
-from topologies import check, differences, split_scenarios
+from topologies import RandomScaler, check, differences, scaled_scenarios, split_scenarios
 from topologies import run as run_split
 from windtunnel import RoutedRequest, WorkerView
 from windtunnel.cluster.router.cache_view import CacheView
@@ -129,3 +129,13 @@ def test_workers_that_only_prefill_or_decode_too(scenario: Scenario, entropy: by
     found = run_split(routed)
     check(routed, found)
     assert differences(found, run_split(routed, fast_forward=False)) == []
+
+
+@given(scaled_scenarios(), st.binary(min_size=6, max_size=6))
+@fuzz(150)
+def test_workers_that_come_and_go_too(scaled: tuple[Scenario, RandomScaler], entropy: bytes) -> None:
+    scenario, scaler = scaled
+    routed = with_router(scenario, entropy)
+    found = run_split(routed, autoscaler=scaler)
+    check(routed, found)
+    assert differences(found, run_split(routed, fast_forward=False, autoscaler=scaler)) == []

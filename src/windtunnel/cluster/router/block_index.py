@@ -61,11 +61,12 @@ class BlockIndex:
         node = self.root
         alive: dict[int, int] = {}
         depth = 0
+        visited = 0
         while depth < limit_blocks:
             child = node.children.get(content.key(depth * bs, bs))
             if child is None:
                 break
-            self.spans_visited += 1
+            visited += 1
             end = depth + child.size
             if end > limit_blocks:
                 end = limit_blocks
@@ -83,12 +84,13 @@ class BlockIndex:
                         found[owner] = depth
                 alive = staying
                 if not alive:
-                    return found
+                    break
             if end < depth + child.size:
                 depth = end
                 break
             depth = end
             node = child
+        self.spans_visited += visited
         for owner in alive:
             found[owner] = depth
         return found
@@ -139,9 +141,11 @@ class BlockIndex:
         while node is not above:
             parent = node.parent
             assert parent is not None
-            self._merge(node)
+            if len(node.children) == 1:
+                self._merge(node)
             node = parent
-        self._merge(above)
+        if len(above.children) == 1:
+            self._merge(above)
 
     def remove(self, owner: int, content: Content, first: int, end: int) -> None:
         """`owner` holds one copy less of blocks [first, end) of `content`."""
@@ -187,8 +191,18 @@ class BlockIndex:
             above = touched[0].parent
             assert above is not None
             for span in reversed(touched):
-                self._take_copy(owner, span)
-            self._merge(above)
+                owners = span.owners
+                if len(owners) == 1 and not span.children and above.owners and owners.get(owner) == 1:
+                    parent = span.parent  # mostly: nobody else has it, and nothing is below
+                    assert parent is not None
+                    del parent.children[span.key]
+                    owners.clear()
+                    self.num_spans -= 1
+                    self.blocks[owner] -= span.size
+                else:
+                    self._take_copy(owner, span)
+            if len(above.children) == 1:
+                self._merge(above)
 
     def drop(self, owner: int) -> None:
         """Forget everything that `owner` holds. O(spans)."""

@@ -105,14 +105,21 @@ class RouterFeed:
         """A request has emitted its first token and goes on, unless it has been handed over already."""
         worker = self._home.get(number)
         if worker is not None:
-            self._call(self.router.first_token, number, worker.number, now_ms, number=number)
+            try:
+                self.router.first_token(number, worker.number, now_ms)
+            except (Exception, SystemExit) as error:
+                raise self._failure(error, "first_token", number) from error
 
     def ended(self, number: int, now_ms: float) -> None:
         """A request is not on its worker any more, or will not get to one."""
         worker = self._home.pop(number, None)
         if worker is not None:
-            self.collect(worker, now_ms)  # what it left in the cache when it gave up
-            self._call(self.router.ended, number, worker.number, now_ms, number=number)
+            if worker.engine.scheduler.pool.events:
+                self.collect(worker, now_ms)  # what it left in the cache when it gave up
+            try:
+                self.router.ended(number, worker.number, now_ms)
+            except (Exception, SystemExit) as error:
+                raise self._failure(error, "ended", number) from error
         elif number in self._waiting:
             self._waiting.discard(number)
             self._call(self.router.withdrawn, number, now_ms, number=number)
@@ -156,7 +163,10 @@ class RouterFeed:
             self._tell(worker, events, now_ms)
 
     def _tell(self, worker: Worker, events: list[CacheEvent], now_ms: float) -> None:
-        self._call(self.router.cache_events, worker.number, events, now_ms, number=None)
+        try:
+            self.router.cache_events(worker.number, events, now_ms)
+        except (Exception, SystemExit) as error:
+            raise self._failure(error, "cache_events", None) from error
 
     def _refresh(self, numbers: Iterable[int]) -> bool:
         now_ms = self._clock.now_ms
@@ -194,9 +204,11 @@ class RouterFeed:
         try:
             return method(*arguments)
         except (Exception, SystemExit) as error:
-            about = "" if number is None else f" for request {self._workload.request_id(number)}"
-            name = getattr(method, "__name__", "?")
-            raise PluginError(f"router {self.router_name} raised {error!r} in {name}{about}", error) from error
+            raise self._failure(error, getattr(method, "__name__", "?"), number) from error
+
+    def _failure(self, error: BaseException, method: str, number: int | None) -> PluginError:
+        about = "" if number is None else f" for request {self._workload.request_id(number)}"
+        return PluginError(f"router {self.router_name} raised {error!r} in {method}{about}", error)
 
 
 def _nobody_ends(worker: Worker, now_ms: float) -> None:

@@ -183,9 +183,10 @@ class KvRouter(TrackingRouter):
         bs = self.view.block_size
         numbers = self._numbers
         credit = np.zeros(len(self._num_active))
-        for worker, count in overlaps.items():
-            if worker < len(credit):
-                credit[worker] = weights.overlap_credit * count
+        if overlaps:
+            credit[list(overlaps)] = list(overlaps.values())
+            if weights.overlap_credit != 1.0:
+                credit *= weights.overlap_credit
         if not self._are_all:
             credit = credit[numbers]
         prefill_tokens = self._prefill(now_ms)
@@ -206,8 +207,9 @@ class KvRouter(TrackingRouter):
         if weights.track_active_blocks:
             active = self._active_blocks + blocks
             if weights.assume_kv_reuse:
-                for worker, count in self._active.overlaps(request.content, blocks).items():
-                    active[worker] -= count
+                shared = self._active.overlaps(request.content, blocks)
+                if shared:
+                    active[list(shared)] -= list(shared.values())
             costs += active if self._are_all else active[numbers]
         if weights.active_request_weight:
             num_active = self._num_active if self._are_all else self._num_active[numbers]
@@ -245,7 +247,9 @@ class KvRouter(TrackingRouter):
             self._prefill_tokens[worker] = load.tokens
 
     def ended(self, number: int, worker: int, now_ms: float) -> None:
-        self.first_token(number, worker, now_ms)
+        load = self._prefills[worker]
+        if load.tokens and load.remove(number, now_ms):
+            self._prefill_tokens[worker] = load.tokens
         placed = self._placed.pop(number)
         self._num_active[worker] -= 1
         if self.weights.track_active_blocks:
