@@ -45,6 +45,14 @@ def test_a_random_process_depends_on_the_seed_only(trace):
     assert first[1] == 0.0
 
 
+def test_what_waits_for_others_keeps_its_delay(tmp_path):
+    path = tmp_path / "graph.jsonl"
+    row = '{{"request_id": "{}", "timestamp": {}, "input_length": 512, "output_length": 1, "hash_ids": [{}]{}}}\n'
+    rows = [("a", 70, 1, ""), ("b", 0, 2, ', "wait_for": ["a"], "delay": 25'), ("c", 30, 3, "")]
+    path.write_text("".join(row.format(*values) for values in rows))
+    assert times(str(path), "constant:interval_ms=100") == [100.0, 25.0, 0.0]
+
+
 def test_the_arrivals_of_another_trace(trace, tmp_path):
     other = tmp_path / "other.csv"
     other.write_text("arrival_s,input,output\n7,1,1\n5,1,1\n9.5,1,1\n")
