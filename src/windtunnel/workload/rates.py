@@ -62,11 +62,9 @@ class PiecewiseLinear:
         times_s = base_s + np.minimum(self._starts_s[piece] + within_s, self._starts_s[piece + 1])
         if self._last_rate is not None:
             beyond = rest > total
-            if self._last_rate > 0:
+            with np.errstate(over="ignore", divide="ignore"):  # never, or so late that it is never
                 times_s[beyond] = period_s + (rest[beyond] - total) / self._last_rate
-            else:
-                times_s[beyond] = np.inf
-        with np.errstate(over="ignore"):  # so late that it never comes
+        with np.errstate(over="ignore"):
             return times_s * 1000.0
 
     def _within_piece_s(self, piece: npt.NDArray[np.intp], count: FloatColumn) -> FloatColumn:
