@@ -122,6 +122,7 @@ def windtunnel(scratch: Path, load: Sequence[str | Path], deployment: Deployment
         "engine.enable_prefix_caching": "true",
         "engine.enable_chunked_prefill": "true",
         "engine.behaviour": "0.33",
+        "engine.async_scheduling": "false",
     }
     command: list[str | Path] = [sys.executable, "-m", "windtunnel", "run", *load, "--engine", "vllm"]
     command += ["--workers", str(deployment.workers), "--router", deployment.router, "--timing", "polynomial"]

@@ -149,6 +149,13 @@ class Scenario:
             workload.add(send.runs, send.output_tokens, session=session, time_ms=send.time_ms)
         return workload
 
+    def _engine(self) -> dict[str, object]:
+        """The engine, without what is not modelled beside KV tiers and workers that only prefill or decode."""
+        cluster = self.topology.get("cluster", {})
+        if "offload" in self.engine or (isinstance(cluster, Mapping) and "prefill_workers" in cluster):
+            return {name: value for name, value in self.engine.items() if name != "async_scheduling"}
+        return dict(self.engine)
+
     def config(self, *, fast_forward: bool = True) -> Config:
         cluster: dict[str, object] = {
             "router": {"kind": self.router, "tie_break": self.tie_break, **self.router_options}
@@ -156,7 +163,7 @@ class Scenario:
         if "prefill_workers" not in self.topology.get("cluster", {}):
             cluster["workers"] = self.workers
         data: dict[str, Any] = {
-            "engine": {**self.engine, "fast_forward": fast_forward},
+            "engine": {**self._engine(), "fast_forward": fast_forward},
             "cluster": cluster,
             "workload": {"concurrency": self.concurrency, "cancel_after_ms": self.cancel_after_ms},
             "timing": {"speedup": self.speedup, "decode_speedup": self.decode_speedup},

@@ -207,5 +207,8 @@ class EngineRequest:
         """It emitted `tokens` tokens in pass `number`, which ended at end_ms."""
         self.note_tokens(number, number, end_ms)
         if tokens > 1 and not end_ms > self.cancelled_ms:
-            self.burst_pass = self.burst_pass + array("q", (number,))
-            self.burst_extra = self.burst_extra + array("q", (tokens - 1,))
+            if self.burst_pass is NO_BREAKS:
+                self.burst_pass = array("q")
+                self.burst_extra = array("q")
+            self.burst_pass.append(number)
+            self.burst_extra.append(tokens - 1)
