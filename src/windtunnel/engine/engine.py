@@ -101,6 +101,9 @@ class Engine:
         self._start_ms = 0.0
         self._planned = 0  # passes of the run in flight that are meant to happen; 0 for a single pass
         self._run_ends: FloatArray = np.empty(0)  # ends of the passes of a run of several
+        self.publishes_singly = (
+            False  # a pass that may evict is no part of a longer run, so that its events have its end
+        )
         self._seen_ends: FloatArray | None = None  # of the run that `evicts_inside` was asked about
         self._quiet_until_ms = INFINITE  # up to then it publishes nothing
         self._leaving: list[EngineRequest] = []  # cancelled while something was in flight
@@ -142,6 +145,8 @@ class Engine:
         if passes:
             if passes > MAX_PLANNED_PASSES:
                 passes = MAX_PLANNED_PASSES
+            if self.publishes_singly:
+                passes = self._before_eviction(passes)
             if self._leaving:  # after the first of them
                 passes = 1
             self._price_run(passes, now_ms)
@@ -226,6 +231,10 @@ class Engine:
             started = 1 if self._planned == 1 else int(self._run_ends.searchsorted(now_ms)) + 1
             free -= self.scheduler.blocks_for(min(started, self._planned))
         return free
+
+    def _before_eviction(self, passes: int) -> int:
+        """So many of `passes` passes of a run that none of them evicts; 1 if the first one may."""
+        return max(min(self.scheduler.quiet_passes(passes), passes), 1)
 
     # --- for routers, which look at what has been published while a run is in flight
 

@@ -49,6 +49,8 @@ class OverlapEngine(Engine):
         if passes:
             if passes > MAX_PLANNED_PASSES:
                 passes = MAX_PLANNED_PASSES
+            if self.publishes_singly:
+                passes = self._before_eviction(passes)
             self._price_run(passes, start_ms)
             if passes == 1:
                 self._run_ends = np.array((self.end_ms,))

@@ -64,6 +64,8 @@ class RankEngine(Engine):
         """What it would run next: that many passes of decodes, of which fewer will do, `SINGLE` or `IDLE`."""
         passes = self.scheduler.decode_passes()
         if passes:
+            if self.publishes_singly:
+                passes = self._before_eviction(passes)
             return min(passes, MAX_PLANNED_PASSES)
         self._shape = self.scheduler.schedule(now_ms)
         return IDLE if self._shape is None else SINGLE

@@ -88,6 +88,7 @@ class TrackingRouter:
 
     Attributes:
         follows: whether it is told anything at all.
+        dates_events: whether it matters in which pass inside a run of decodes an event was published; it costs more.
         reads_cache: whether `cache_events` is called, reads_prefills: whether `first_token` is; each costs.
         refresh: set by the simulation. Of the workers named, events that a run of passes in flight has published by
             now are only told when this is called; returns whether there were any.
@@ -95,6 +96,7 @@ class TrackingRouter:
     """
 
     follows = True
+    dates_events = False
     reads_cache = False
     reads_prefills = True
 

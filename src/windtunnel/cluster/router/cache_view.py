@@ -63,6 +63,7 @@ class CacheView:
         self.index = BlockIndex(block_size)
         self.sent = SentPrompts(block_size, sent_ttl_ms)
         self._delay_ms = delay_ms
+        self.dates_events = delay_ms > 0.0
         self._late: deque[tuple[float, int, CacheEvent]] = deque()  # events that are not known yet
 
     def learn(self, worker: int, events: list[CacheEvent], now_ms: float) -> None:

@@ -63,6 +63,7 @@ class RouterFeed:
             scheduler.first_tokens = []  # so that results are processed when they are known
         if self.router.reads_cache:
             scheduler.pool.log_events = scheduler.pool.caching
+            worker.engine.publishes_singly = self.router.dates_events
 
     def removed(self, worker: Worker) -> None:
         """A worker has gone for good."""

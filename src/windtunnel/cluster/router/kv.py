@@ -92,6 +92,7 @@ class KvRouter(TrackingRouter):
     ) -> None:
         super().__init__()
         self.view = view
+        self.dates_events = view.dates_events
         self.reads_cache = view.reads_events
         self.weights = weights
         self.reads_prefills = weights.track_prefill_tokens

@@ -36,6 +36,7 @@ class WeightedRouter(TrackingRouter):
     ) -> None:
         super().__init__()
         self.view = view
+        self.dates_events = view.dates_events
         self.follows = self.reads_cache = view.reads_events and prefix_weight > 0
         self.reads_prefills = False
         self._prefix_weight = prefix_weight
