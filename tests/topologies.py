@@ -13,6 +13,7 @@ from strategies import MAX_POLLS, Dice, Scenario, columns_of, scenarios
 from windtunnel import Result, assembly, simulate
 from windtunnel.cluster.autoscaler import ClusterSnapshot, ScalingDecision
 from windtunnel.cluster.simulation import Simulation
+from windtunnel.config.faults import INFINITE, PlannedFault
 from windtunnel.engine.sglang import SglangScheduler
 from windtunnel.engine.vllm import VllmScheduler
 from windtunnel.errors import SimulationError
@@ -40,8 +41,10 @@ class Run:
         return not self.error and not self.record.interrupted
 
 
-def run(scenario: Scenario, *, fast_forward: bool = True, **objects: Any) -> Run:
-    """Simulate a scenario through the public entry point; a hang is a failure."""
+def run(
+    scenario: Scenario, *, fast_forward: bool = True, faults: list[PlannedFault] | None = None, **objects: Any
+) -> Run:
+    """Simulate a scenario through the public entry point; a hang is a failure. `faults` is what its file says."""
     simulations: list[Simulation] = []
     polls = 0
 
@@ -56,7 +59,11 @@ def run(scenario: Scenario, *, fast_forward: bool = True, **objects: Any) -> Run
         return False
 
     message = ""
-    with mock.patch.object(assembly, "Simulation", build):
+
+    def read(path: str, pools: list[str]) -> list[PlannedFault]:
+        return faults or []
+
+    with mock.patch.object(assembly, "Simulation", build), mock.patch.object(assembly, "read_faults", read):
         try:
             result = simulate(
                 scenario.config(fast_forward=fast_forward),
@@ -86,6 +93,7 @@ def everything(record: Record) -> dict[str, object]:
     if record.handoffs is not None:
         for name, column in vars(record.handoffs).items():
             found[f"handoffs.{name}"] = [value.hex() if isinstance(value, float) else value for value in column]
+    found["faults"] = [fault.as_dict() | {"numbers": fault.requests} for fault in record.faults]
     found["worker_events"] = record.worker_events
     found["prefill_worker_ms"] = record.prefill_worker_ms.hex()
     return found
@@ -196,3 +204,33 @@ class RandomScaler:
         number = len(self.seen)
         next_ms = snapshot.now_ms + self.interval_ms if number < len(self.decisions) else None
         return ScalingDecision(self.decisions[number - 1], next_ms)
+
+
+@st.composite
+def failing_scenarios(
+    draw: st.DrawFn, split: bool = False, sglang: bool = False
+) -> tuple[Scenario, list[PlannedFault]]:
+    """Scenarios in which things go wrong."""
+    if split:
+        scenario = draw(split_scenarios(sglang=sglang))
+    else:
+        scenario = draw(sglang_deployments() if sglang else scenarios())
+    dice = Dice(draw(st.binary(min_size=24, max_size=24)))
+    if not split and not sglang and dice.pick(False, True):
+        scenario = replace(scenario, topology={"cluster": {"dp_size": 2}})
+    cluster = dict(scenario.topology.get("cluster", {}))
+    counts = {"": scenario.workers}
+    if split:
+        counts = {"prefill": cast(int, cluster["prefill_workers"]), "decode": cast(int, cluster["decode_workers"])}
+    faults: list[PlannedFault] = []
+    for _ in range(dice.number(1, 4)):
+        pool = dice.pick(*counts)
+        what = dice.pick("crash", "crash", "slow", "link-down" if split else "crash")
+        at_ms = dice.pick(0.0, 1.0, 5.0, 12.5, 40.0, 100.0)
+        for_ms = dice.pick(0.0, 3.0, 20.0, 100.0, INFINITE)
+        if what == "link-down" and for_ms == INFINITE:
+            for_ms = 50.0
+        worker = dice.number(0, counts[pool] - 1)
+        faults.append(PlannedFault(at_ms, what, pool, worker, for_ms, 1.3 if what == "slow" else 1.0))
+    cluster["failures"] = {"faults": "unused", "on_crash": dice.pick("retry", "fail")}
+    return replace(scenario, topology={"cluster": cluster}), faults

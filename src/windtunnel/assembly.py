@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from windtunnel.cluster.agenda import Agenda
 from windtunnel.cluster.autoscaler import Autoscaler, SloAutoscaler, ThresholdAutoscaler
 from windtunnel.cluster.fabric import Fabric
+from windtunnel.cluster.failures import Failures
 from windtunnel.cluster.handoff import Handoffs
 from windtunnel.cluster.pool import Fleet, Pool
 from windtunnel.cluster.router import Router, TrackingRouter
@@ -25,6 +26,7 @@ from windtunnel.cluster.scaling import Scaling
 from windtunnel.cluster.simulation import Simulation
 from windtunnel.cluster.traffic import Traffic
 from windtunnel.cluster.worker import Clock
+from windtunnel.config.faults import read_faults
 from windtunnel.config.schedule import read_schedule
 from windtunnel.config.schema import ROUTERS, TIMING_MODELS, Config, VllmConfig
 from windtunnel.config.sizing import memory_plan
@@ -174,6 +176,8 @@ def simulate(
         simulation.handoffs = build_handoffs(config, simulation)
     if config.cluster.scaling.is_on or autoscaler is not None:
         simulation.scaling = build_scaling(config, simulation, autoscaler, timing)
+    if config.cluster.failures.faults is not None:
+        simulation.failures = build_failures(config, simulation)
     started = time.perf_counter()
     try:
         simulation.run()
@@ -375,6 +379,26 @@ def build_scaling(
     if autoscaler is None:
         autoscaler = build_autoscaler(config, timing)
     return Scaling(simulation, pools, startup_ms, (), autoscaler, f"autoscaler {name}")
+
+
+def build_failures(config: Config, simulation: Simulation) -> Failures:
+    """What goes wrong in a simulation.
+
+    Raises:
+        InputError: the file of faults cannot be used.
+    """
+    wanted = config.cluster.failures
+    assert wanted.faults is not None
+    faults = read_faults(wanted.faults, [pool.name for pool in simulation.pools])
+    fabric = simulation.handoffs.fabric if simulation.handoffs is not None else None
+    return Failures(
+        simulation,
+        simulation.pools,
+        faults,
+        retries=wanted.on_crash == "retry",
+        fabric=fabric,
+        is_scaled=simulation.scaling is not None,
+    )
 
 
 def build_autoscaler(config: Config, timing: TimingModel | None) -> Autoscaler:

@@ -54,6 +54,7 @@ BESIDE: dict[str, list[str]] = {
         f"cluster.scaling.{name}": ["cluster.scaling.autoscaler=threshold", "cluster.scaling.requests_per_worker=7"]
         for name in ("autoscaler", "interval_s", "requests_per_worker", "stabilization_s", "min_workers", "max_workers")
     },
+    "cluster.failures.on_crash": ["cluster.failures.faults=FILE"],
     "cluster.scaling.startup_s": ["cluster.scaling.schedule=FILE"],
     "cluster.scaling.itl_ms": ["cluster.scaling.autoscaler=slo"],
     **{f"cluster.router.{name}": [f"cluster.router.kind={readers[-1]}"] for name, readers in READERS.items()},

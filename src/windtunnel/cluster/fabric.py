@@ -45,14 +45,54 @@ class Leg(Transfer):
 
 
 class CountedLink:
-    """A link whose events are on the agenda."""
+    """A link whose events are on the agenda, and which may be down.
+
+    Attributes:
+        legs: those on the link that are not done, in the order of their start.
+    """
 
     def __init__(self, link: Link, agenda: Agenda) -> None:
         self.link = link
+        self.legs: list[Leg] = []
         self._agenda = agenda
         self._planned_ms = INFINITE
+        self._is_down = False
 
-    def plan(self) -> None:
+    def start(self, leg: Leg, now_ms: float) -> None:
+        """Put a leg on the link, or keep it until the link is up."""
+        self.legs.append(leg)
+        if not self._is_down:
+            self.link.start(leg, now_ms)
+            self._plan()
+
+    def cancel(self, leg: Leg, now_ms: float) -> None:
+        if leg in self.legs:
+            self.legs.remove(leg)
+            if not self._is_down:
+                self.link.cancel(leg, now_ms)
+                self._plan()
+
+    def set_down(self, is_down: bool, now_ms: float) -> None:
+        """The link goes down, and what is on it is lost; or it is up again, and all that starts anew."""
+        self._is_down = is_down
+        if is_down:
+            for leg in self.legs:
+                self.link.cancel(leg, now_ms)
+        else:
+            self.legs = [self._again(leg, now_ms) for leg in self.legs]
+        self._plan()
+
+    def _again(self, old: Leg, now_ms: float) -> Leg:
+        """A new leg in the place of one that was lost, or kept: a link knows each by itself."""
+        if old.end_ms == old.end_ms:  # it ended at the instant that the link went down
+            return old
+        leg = Leg(old.size_bytes, old.shipment)
+        legs = old.shipment.legs
+        legs[legs.index((self, old))] = (self, leg)
+        self.link.start(leg, now_ms)
+        return leg
+
+    def _plan(self) -> None:
         """Put the next event of the link on the agenda, if it is not there."""
         next_ms = self.link.next_ms
         if next_ms != self._planned_ms:
@@ -63,9 +103,12 @@ class CountedLink:
     def happen(self, now_ms: float) -> None:
         done = self.link.advance(now_ms)
         self._planned_ms = INFINITE
-        self.plan()
+        self._plan()
         for leg in done:
             assert isinstance(leg, Leg)
+            if leg not in self.legs:
+                continue  # it was cancelled at the instant of its end
+            self.legs.remove(leg)
             shipment = leg.shipment
             shipment.left -= 1
             if not shipment.left:
@@ -107,13 +150,15 @@ class Fabric:
         self._shared = shared
         self._outgoing: dict[int, CountedLink] = {}  # by index of the worker
         self._incoming: dict[int, CountedLink] = {}
+        self._down: dict[int, int] = {}  # faults of each interface that is down
         self._fabric = None
         if fabric_gb_per_s != INFINITE:
             self._fabric = CountedLink(Link(fabric_gb_per_s, latency_ms, shared), agenda)
 
     def ship(self, owner: Arrival, source: int, target: int, size_bytes: int, now_ms: float) -> Shipment | None:
         """Start a transfer between two workers; None if it has arrived at once."""
-        if not self._latency_ms and (not size_bytes or (self._gb_per_s == INFINITE and self._fabric is None)):
+        is_free = not size_bytes or (self._gb_per_s == INFINITE and self._fabric is None)
+        if is_free and not self._latency_ms and source not in self._down and target not in self._down:
             return None
         shipment = Shipment(owner)
         links = [self._link(self._outgoing, source), self._link(self._incoming, target)]
@@ -123,15 +168,25 @@ class Fabric:
         for link in links:
             leg = Leg(size_bytes, shipment)
             shipment.legs.append((link, leg))
-            link.link.start(leg, now_ms)
-            link.plan()
+            link.start(leg, now_ms)
         return shipment
 
     def cancel(self, shipment: Shipment, now_ms: float) -> None:
         """Take a transfer off the network."""
         for link, leg in shipment.legs:
-            link.link.cancel(leg, now_ms)
-            link.plan()
+            link.cancel(leg, now_ms)
+
+    def set_down(self, worker: int, is_down: bool, now_ms: float) -> None:
+        """The network interface of a worker goes down, or is up again."""
+        if is_down:
+            self._down[worker] = self._down.get(worker, 0) + 1
+        else:
+            self._down[worker] -= 1
+            if not self._down[worker]:
+                del self._down[worker]
+        if (self._down[worker] == 1) if is_down else (worker not in self._down):
+            for links in (self._outgoing, self._incoming):
+                self._link(links, worker).set_down(is_down, now_ms)
 
     def _link(self, links: dict[int, CountedLink], worker: int) -> CountedLink:
         found = links.get(worker)

@@ -45,6 +45,7 @@ class Cluster(Protocol):
     def wake(self, worker: Worker) -> None: ...
     def close_handoff(self, request: EngineRequest, worker: Worker | None, now_ms: float) -> None: ...
     def left(self, worker: Worker, now_ms: float) -> None: ...
+    def fail(self, request: EngineRequest, now_ms: float, reason: str) -> None: ...
 
 
 class Dock:
@@ -75,12 +76,21 @@ class Handoff:
         source, target: the request at the engine that prefills and at the one that decodes.
         held_ms, reserved_ms, activated_ms: when that happened, NaN before.
         missing_tokens: those of its prompt that the destination did not have, in whole blocks.
+        lost: the attempt before, which came to nothing, if there was one.
         is_reserved: it holds room at its destination.
         is_held: its KV is held at the source.
     """
 
-    def __init__(self, owner: Handoffs, routed: RoutedRequest, output_tokens: int, arrival_ms: float) -> None:
+    def __init__(
+        self,
+        owner: Handoffs,
+        routed: RoutedRequest,
+        output_tokens: int,
+        arrival_ms: float,
+        lost: EngineRequest | None = None,
+    ) -> None:
         self.owner = owner
+        self.lost = lost
         self.routed = routed
         self.output_tokens = output_tokens
         self.arrival_ms = arrival_ms
@@ -109,6 +119,10 @@ class Handoff:
         """There is a worker again in the pool that it waits for."""
         self.owner.resume(self, now_ms)
 
+    def fail(self, now_ms: float, reason: str) -> None:
+        """There will be none."""
+        self.owner.fail(self, now_ms, reason)
+
 
 class Handoffs:
     """The hand-offs of a cluster with a pool that prefills and one that decodes.
@@ -136,8 +150,8 @@ class Handoffs:
         self.prefill = prefill
         self.decode = decode
         self.live: dict[int, Handoff] = {}
+        self.fabric = fabric
         self._cluster = cluster
-        self._fabric = fabric
         self._workload = workload
         self._columns = columns
         self._destination_first = destination_first
@@ -154,9 +168,17 @@ class Handoffs:
         reason = self.decode.front.refusal_at_submission(tokens, routed.output_tokens)
         return f"workers that decode: {reason}" if reason else ""
 
-    def start(self, routed: RoutedRequest, output_tokens: int, arrival_ms: float, now_ms: float) -> None:
-        """A request arrives that has output to generate, and neither pool refuses."""
-        handoff = Handoff(self, routed, output_tokens, arrival_ms)
+    def start(
+        self,
+        routed: RoutedRequest,
+        output_tokens: int,
+        arrival_ms: float,
+        now_ms: float,
+        lost: EngineRequest | None = None,
+    ) -> None:
+        """A request arrives that has output to generate, and neither pool refuses; or starts anew after an attempt."""
+        handoff = Handoff(self, routed, output_tokens, arrival_ms, lost)
+        self._columns.released_ms[routed.number] = NAN
         self.live[routed.number] = handoff
         if self._destination_first:
             self._make_source(handoff)
@@ -177,7 +199,7 @@ class Handoffs:
             self._release(worker, request, now_ms)
             return False
         self.hold(handoff, now_ms)
-        if self._destination_first:
+        if handoff.is_reserved:
             self._send(handoff, now_ms)
         else:
             self._reserve(handoff, now_ms)
@@ -211,8 +233,15 @@ class Handoffs:
         source = handoff.source
         assert source is not None
         source.cancelled_ms = now_ms
-        self._abandon(handoff, now_ms)
+        self._cluster.close_handoff(source, self._abandon(handoff, now_ms), now_ms)
         return True
+
+    def fail(self, handoff: Handoff, now_ms: float, reason: str) -> None:
+        """A hand-off ends that is at no engine."""
+        source = handoff.source
+        assert source is not None
+        self._abandon(handoff, now_ms)
+        self._cluster.fail(source, now_ms, reason)
 
     def pass_ended(self, worker: Worker, now_ms: float) -> None:
         """A worker is between two passes, and may do what waited for that."""
@@ -231,6 +260,43 @@ class Handoffs:
             self._activate(handoff, now_ms)
         if dock.pending:
             self._grant(worker, dock, now_ms)
+
+    def worker_lost(self, worker: Worker, now_ms: float) -> list[EngineRequest]:
+        """A worker has crashed. Returns the requests that have lost their KV with it, accounted for up to now.
+
+        Those whose prompts another worker holds, or computes, ask for room elsewhere.
+        """
+        self._docks.pop(worker.index, None)
+        lost: list[EngineRequest] = []
+        moved: list[Handoff] = []
+        for handoff in list(self.live.values()):
+            if handoff.stage is Stage.ACTIVE:
+                if handoff.target_worker is worker and handoff.target is not None:
+                    lost.append(handoff.target)
+                    self._write(self.live.pop(handoff.routed.number))
+            elif handoff.source_worker is worker and handoff.source is not None:
+                lost.append(handoff.source)
+                if handoff.is_held:
+                    handoff.source.note_transfer(now_ms)
+                self._forget_target(handoff, now_ms)
+                self._write(self.live.pop(handoff.routed.number))
+            elif handoff.target_worker is worker:
+                moved.append(handoff)
+        for handoff in moved:
+            if worker.feed is not None:
+                worker.feed.ended(handoff.routed.number, now_ms)
+            if handoff.shipment is not None:
+                self.fabric.cancel(handoff.shipment, now_ms)
+                handoff.shipment = None
+            handoff.target = None
+            handoff.target_worker = None
+            handoff.is_reserved = False
+            handoff.reserved_ms = NAN
+            if handoff.stage is Stage.SENT:
+                handoff.stage = Stage.HELD
+            if handoff.stage is not Stage.PREFILLING:
+                self._reserve(handoff, now_ms)
+        return lost
 
     def finish(self, now_ms: float) -> list[tuple[EngineRequest, Worker | None]]:
         """The simulation stops: the requests that are at no engine, accounted for up to now, and where they are."""
@@ -252,6 +318,8 @@ class Handoffs:
         request = self.prefill.front.request_type(
             routed.number, routed.content, routed.input_tokens, 0, handoff.arrival_ms
         )
+        if handoff.lost is not None:
+            request.carry_over(handoff.lost)
         handoff.source = request
         self._cluster.live[routed.number] = request
         return request
@@ -361,7 +429,7 @@ class Handoffs:
         assert target is not None
         tokens = handoff.missing_tokens if self._sends_missing_only else handoff.routed.input_tokens
         size_bytes = tokens * self._kv_bytes_per_token
-        handoff.shipment = self._fabric.ship(handoff, source.index, target.index, size_bytes, now_ms)
+        handoff.shipment = self.fabric.ship(handoff, source.index, target.index, size_bytes, now_ms)
         if handoff.shipment is None:
             self.sent(handoff, now_ms)
 
@@ -423,7 +491,7 @@ class Handoffs:
         if handoff in dock.activations:
             dock.activations.remove(handoff)
         if handoff.shipment is not None:
-            self._fabric.cancel(handoff.shipment, now_ms)
+            self.fabric.cancel(handoff.shipment, now_ms)
         if handoff.is_reserved:
             if self._cluster.reach_boundary(worker, now_ms):
                 self._cancel(worker, target)
@@ -436,8 +504,8 @@ class Handoffs:
     def _cancel(self, worker: Worker, request: EngineRequest) -> None:
         cast(DestinationScheduler, worker.engine.scheduler).cancel_reservation(request)
 
-    def _abandon(self, handoff: Handoff, now_ms: float) -> None:
-        """End a hand-off that is at no engine: its client has given up."""
+    def _abandon(self, handoff: Handoff, now_ms: float) -> Worker | None:
+        """End a hand-off that is at no engine; returns where it was."""
         source = handoff.source
         assert source is not None
         del self.live[source.number]
@@ -449,7 +517,7 @@ class Handoffs:
         else:
             worker = handoff.target_worker
         self._write(handoff)
-        self._cluster.close_handoff(source, worker, now_ms)
+        return worker
 
     # --- time
 
@@ -469,9 +537,9 @@ class Handoffs:
         columns.reserved_ms[number] = handoff.reserved_ms
         columns.activated_ms[number] = handoff.activated_ms
         target = handoff.target
-        if target is not None and handoff.stage is Stage.ACTIVE:
-            columns.decode_admit_ms[number] = cast(HandedOver, target).decode_admit_ms
-            columns.missing_tokens[number] = handoff.missing_tokens
+        is_active = target is not None and handoff.stage is Stage.ACTIVE
+        columns.decode_admit_ms[number] = cast(HandedOver, target).decode_admit_ms if is_active else NAN
+        columns.missing_tokens[number] = handoff.missing_tokens if is_active else 0
 
     def _dock(self, worker: Worker) -> Dock:
         dock = self._docks.get(worker.index)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
 from windtunnel.cluster.agenda import Agenda, Kind
+from windtunnel.cluster.failures import Failures
 from windtunnel.cluster.handoff import Handoffs
 from windtunnel.cluster.pool import Fleet, Pool
 from windtunnel.cluster.router.base import RefusalError, RoutedRequest
@@ -81,6 +82,10 @@ class ParkedRequest:
         if worker is not None:
             simulation.submit(worker, self._request, now_ms)
 
+    def fail(self, now_ms: float, reason: str) -> None:
+        self._request.note_wait(now_ms)
+        self._simulation.fail(self._request, now_ms, reason)
+
 
 class Simulation:
     """Workers behind a router, fed by a driver.
@@ -125,6 +130,7 @@ class Simulation:
         self.agenda = Agenda() if agenda is None else agenda
         self.live: dict[int, EngineRequest] = {}
         self.scaling: Scaling | None = None  # set likewise
+        self.failures: Failures | None = None
         self._idle_ticks = 0
         self.handoffs: Handoffs | None = None  # set by who builds a cluster that has any
         self._pool = self.pools[0]
@@ -182,6 +188,9 @@ class Simulation:
             if agenda:
                 now_ms = self._next_on_agenda_ms(now_ms)
             if now_ms == INFINITE:
+                if self.failures is not None and self._fail_parked(clock.now_ms):
+                    ready_ms = driver.next_ready_ms()
+                    continue
                 if self.live or not driver.exhausted:
                     raise StalledError(self._describe_stall())
                 return False
@@ -255,17 +264,67 @@ class Simulation:
 
     def _settle(self, worker: Worker, finished: list[EngineRequest], now_ms: float) -> bool:
         """The same for a worker that is one of several ranks, or hands requests over."""
-        handoffs = self.handoffs
         for request in finished:
-            home = self.workers[request.home]
-            if handoffs is None or not handoffs.take(home, request, now_ms):
-                self._finish(home, request, now_ms)
-                self.left(home, now_ms)
-                if self.scaling is not None:
-                    self.scaling.ended.append(request.number)
-        if handoffs is not None:
-            handoffs.pass_ended(worker, now_ms)
+            self._settle_one(self.workers[request.home], request, now_ms)
+        if self.handoffs is not None:
+            self.handoffs.pass_ended(worker, now_ms)
         return bool(finished)
+
+    def _settle_one(self, home: Worker, request: EngineRequest, now_ms: float) -> None:
+        if self.handoffs is None or not self.handoffs.take(home, request, now_ms):
+            self._finish(home, request, now_ms)
+            self.left(home, now_ms)
+            if self.scaling is not None:
+                self.scaling.ended.append(request.number)
+
+    def settle(self, worker: Worker, finished: list[EngineRequest], now_ms: float) -> None:
+        """Requests have left a worker that is no more."""
+        for request in finished:
+            self._settle_one(worker, request, now_ms)
+
+    def start_anew(self, lost: EngineRequest, now_ms: float) -> None:
+        """A request whose attempt came to nothing is placed again, as if it had just arrived, but for its times."""
+        number = lost.number
+        workload = self.driver.workload
+        pool = self._pool
+        prompt_tokens = workload.input_tokens[number]
+        output_tokens = workload.output_tokens[number]
+        engine_output = self.pools[-1].front.limit_output(prompt_tokens, output_tokens)
+        content = workload.content(number, engine_output)
+        routed = RoutedRequest(
+            number, workload.session[number], workload.turn[number], prompt_tokens, output_tokens, content
+        )
+        if self.handoffs is not None and engine_output:
+            self.handoffs.start(routed, engine_output, lost.arrival_ms, now_ms, lost)
+            return
+        request = pool.front.request_type(number, content, prompt_tokens, engine_output, lost.arrival_ms)
+        request.carry_over(lost)
+        self.live[number] = request
+        waiting = ParkedRequest(self, pool, routed, request)
+        if pool.routable:
+            waiting.resume(now_ms)
+        else:
+            pool.parked.append(waiting)
+
+    def fail(self, request: EngineRequest, now_ms: float, reason: str) -> None:
+        """A request ends because of a fault."""
+        del self.live[request.number]
+        self._ended += 1
+        self._recorder.ended(request, request.home, Status.FAILED, now_ms, reason)
+        self.driver.finished(request.number, now_ms, failed="failed", output_tokens=0)
+
+    def _fail_parked(self, now_ms: float) -> bool:
+        """Nothing can happen any more, after a crash: those that wait for a worker wait in vain."""
+        parked = [waiting for pool in self.pools for waiting in pool.parked if waiting.is_due()]
+        for waiting in parked:
+            waiting.fail(now_ms, "no worker is left")
+        kept = [request for request in self.live.values() if request.home < 0] if not self._pool.routable else []
+        for request in kept:  # by a router
+            request.note_wait(now_ms)
+            if self._pool.feed is not None:
+                self._pool.feed.ended(request.number, now_ms)
+            self.fail(request, now_ms, "no worker is left")
+        return bool(parked) or bool(kept)
 
     def left(self, worker: Worker, now_ms: float) -> None:
         """A request is at a worker no more, which may be gone now."""
@@ -497,6 +556,8 @@ class Simulation:
             if columns.end_ms and columns.end_ms[-1] > end_ms:
                 end_ms = columns.end_ms[-1]
         self.record.end_ms = end_ms
+        if self.failures is not None:
+            self.failures.close()
         self.record.worker_ms = self.pools[-1].provisioned_ms(end_ms)
         if self.handoffs is not None:
             self.record.prefill_worker_ms = self.pools[0].provisioned_ms(end_ms)

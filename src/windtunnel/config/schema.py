@@ -32,6 +32,7 @@ from windtunnel.config.synthetic import ClassName as ClassName
 from windtunnel.config.synthetic import SyntheticConfig as SyntheticConfig
 from windtunnel.config.timing import TIMING_MODELS as TIMING_MODELS
 from windtunnel.config.timing import TimingConfig as TimingConfig
+from windtunnel.config.topology import FailuresConfig as FailuresConfig
 from windtunnel.config.topology import ScalingConfig as ScalingConfig
 from windtunnel.config.topology import TransferConfig as TransferConfig
 from windtunnel.config.vllm import VllmConfig as VllmConfig
@@ -209,6 +210,7 @@ class ClusterConfig(Section):
     router: RouterConfig = Field(default_factory=RouterConfig)
     transfer: TransferConfig = Field(default_factory=TransferConfig)
     scaling: ScalingConfig = Field(default_factory=ScalingConfig)
+    failures: FailuresConfig = Field(default_factory=FailuresConfig)
 
     @model_validator(mode="after")
     def _pools(self) -> ClusterConfig:
@@ -340,6 +342,8 @@ class Config(Section):
             raise RuleError("{slo} has no effect: every class of clients has its own")
         offload = self.engine.offload
         is_deployed = self.timing.model is not None and self.timing.gpu is not None
+        if offload is not None and self.cluster.failures.faults is not None:
+            raise RuleError("{cluster.failures.faults} is not modelled with {engine.offload}")
         if offload is not None and offload.kv_bytes_per_token is None and not is_deployed:
             raise RuleError("{engine.offload.kv_bytes_per_token} is needed, or {timing.model} and {timing.gpu}")
         if self.cluster.is_split:

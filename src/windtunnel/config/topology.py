@@ -92,3 +92,20 @@ class ScalingConfig(Section):
     @property
     def is_on(self) -> bool:
         return self.schedule is not None or self.autoscaler is not None
+
+
+class FailuresConfig(Section):
+    """What goes wrong, and what becomes of the requests that it hits."""
+
+    faults: str | None = Field(
+        default=None, description="YAML or JSON file, a list of {at_s: 20, what: crash, worker: 0, for_s: 30}"
+    )
+    on_crash: Literal["retry", "fail"] = Field(
+        default="retry", description="requests of a worker that crashes start anew on another one, or fail"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> FailuresConfig:
+        if self.faults is None and self.on_crash != "retry":
+            raise RuleError("{on_crash} has no effect without {faults}")
+        return self

@@ -119,6 +119,30 @@ class EngineRequest:
         """Whether it was ever scheduled."""
         return self.first_admit_ms == self.first_admit_ms
 
+    @property
+    def num_emitted(self) -> int:
+        """Tokens that its client has received, as far as it is up to date."""
+        if self.first_pass < 0:
+            return 0
+        silent = sum(self.break_after) - sum(self.break_before) - len(self.break_before)
+        return self.last_pass - self.first_pass + 1 - silent
+
+    def note_loss(self, now_ms: float) -> None:
+        """All that it had is lost now."""
+        if self.admitted:
+            self.preempted_ms += now_ms - self.marker_ms
+        else:
+            self.queued_ms += now_ms - self.marker_ms
+        self.marker_ms = now_ms
+
+    def carry_over(self, lost: EngineRequest) -> None:
+        """It is the same request anew, after an attempt that came to nothing: the time of that is accounted for."""
+        self.marker_ms = lost.marker_ms
+        self.queued_ms = lost.queued_ms
+        self.preempted_ms = lost.preempted_ms + lost.prefill_ms + lost.stalled_ms + lost.decode_ms
+        self.transfer_ms = lost.transfer_ms
+        self.preemptions = lost.preemptions
+
     def note_admission(self, now_ms: float, hit_tokens: int) -> None:
         """A pass that starts now schedules it, with `hit_tokens` found in the cache.
 

@@ -185,7 +185,7 @@ class WorkerEvent(NamedTuple):
 
     Attributes:
         pool: "" if there is only one; worker: its number there, however many ranks it has.
-        event: "starting", "ready", "draining", "removed", "cancelled".
+        event: "starting", "ready", "draining", "removed", "cancelled", "crashed".
         cause: what brought it about.
     """
 
@@ -196,6 +196,40 @@ class WorkerEvent(NamedTuple):
     cause: str
 
 
+class FaultRecord:
+    """Something that went wrong.
+
+    Attributes:
+        what: "crash", "slow", "link-down"; pool: "" if there is only one; worker: its number there.
+        until_ms: when it is over, infinite if never.
+        requests: numbers of those that it took; lost_tokens: what they had emitted until then.
+        recovery_ms: from then to the end of the last of them; NaN if there are none, or one never ended.
+    """
+
+    def __init__(self, time_ms: float, what: str, pool: str, worker: int, until_ms: float) -> None:
+        self.time_ms = time_ms
+        self.what = what
+        self.pool = pool
+        self.worker = worker
+        self.until_ms = until_ms
+        self.requests: list[int] = []
+        self.lost_tokens = 0
+        self.recovery_ms = NAN
+
+    def as_dict(self) -> dict[str, float | int | str | None]:
+        """For reports."""
+        return {
+            "time_ms": self.time_ms,
+            "what": self.what,
+            "pool": self.pool,
+            "worker": self.worker,
+            "until_ms": self.until_ms if self.until_ms < float("inf") else None,
+            "requests": len(self.requests),
+            "lost_tokens": self.lost_tokens,
+            "recovery_ms": self.recovery_ms if self.recovery_ms == self.recovery_ms else None,
+        }
+
+
 class Record:
     """Everything a report needs about one simulation.
 
@@ -204,6 +238,7 @@ class Record:
         passes: the pass columns of each worker, by worker number.
         end_ms: virtual time of the last processed event.
         handoffs: the columns of hand-offs, None if workers prefill and decode.
+        faults: what went wrong, in the order of time.
         worker_events: workers that came and went after the start, in the order of time.
         worker_numbers: number of each worker in its pool, in the order of `passes`.
         worker_ms, prefill_worker_ms: time integral of the number of provisioned workers, of those that (also) decode
@@ -222,6 +257,7 @@ class Record:
         self.passes = [PassColumns() for _ in range(num_workers)]
         self.end_ms = 0.0
         self.handoffs: HandoffColumns | None = None
+        self.faults: list[FaultRecord] = []
         self.worker_events: list[WorkerEvent] = []
         self.worker_numbers = list(range(num_workers))
         self.worker_ms = 0.0

@@ -89,7 +89,7 @@ class Recorder:
         if request.reused_tokens:
             columns.hit_tokens[number] = request.hit_tokens
             columns.reused_tokens[number] = request.reused_tokens
-        if request.preemptions:
+        if request.preempted_ms or request.preemptions:
             columns.preemptions[number] = request.preemptions
             columns.preempted_ms[number] = request.preempted_ms
         if request.transfer_ms:

@@ -1,6 +1,7 @@
-"""The JSON report: {"version", "config", "workload", "summary", "worker_events", "deployment", "run"}.
+"""The JSON report: {"version", "config", "workload", "summary", "worker_events", "faults",
+"deployment", "run"}.
 
-`worker_events` is there if there are any, `deployment` if a model is named.
+`worker_events` and `faults` are there if there are any, `deployment` if a model is named.
 
 Facts of the simulated world and of the machine that simulated it never mix: everything but `run` is the same, byte
 for byte, whenever and wherever the same configuration runs. For that reason `config` leaves out `output`, which
@@ -74,6 +75,8 @@ def build_report(result: SimulationResult, summary: Summary | None = None) -> di
     }
     if result.record.worker_events:
         report["worker_events"] = [event._asdict() for event in result.record.worker_events]
+    if result.record.faults:
+        report["faults"] = [fault.as_dict() for fault in result.record.faults]
     deployment = describe_deployment(result.config)
     if deployment is not None:
         report["deployment"] = deployment

@@ -1,0 +1,101 @@
+"""Reads a file of faults: a YAML or JSON list of what goes wrong, and when.
+
+    - {at_s: 20, what: crash, worker: 0, for_s: 30}
+    - {at_s: 60, what: slow, worker: 1, for_s: 10, factor: 1.3}
+    - {at_s: 80, what: link-down, worker: 1, for_s: 5}
+
+With pools of their own, `pool` is prefill or decode. Without `for_s` a fault lasts to the end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+
+from windtunnel.errors import InputError
+
+KINDS = ("crash", "slow", "link-down")
+INFINITE = float("inf")
+
+
+class PlannedFault(NamedTuple):
+    """Something that will go wrong.
+
+    Attributes:
+        pool: its name; "" if there is only one.
+        factor: of a slow worker, how many times as long its passes take; 1 for other faults.
+        for_ms: how long it lasts, infinite if to the end.
+    """
+
+    at_ms: float
+    what: str
+    pool: str
+    worker: int
+    for_ms: float
+    factor: float
+
+
+def read_faults(path: str, pools: Sequence[str]) -> list[PlannedFault]:
+    """The entries of a file of faults.
+
+    Args:
+        pools: names of the pools there are, "" for a single one.
+
+    Raises:
+        InputError: the file cannot be read, or an entry makes no sense.
+    """
+    try:
+        data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", source=path) from None
+    except (yaml.YAMLError, UnicodeDecodeError):
+        raise InputError("is neither YAML nor JSON", source=path) from None
+    if not isinstance(data, list) or not data:
+        raise InputError("expected a list of entries such as {at_s: 20, what: crash, worker: 0}", source=path)
+    faults: list[PlannedFault] = []
+    for place, entry in enumerate(data, start=1):
+        try:
+            faults.append(_entry(entry, pools))
+        except ValueError as error:
+            raise InputError(str(error), source=path, field=f"entry {place}") from None
+    return faults
+
+
+def _entry(entry: object, pools: Sequence[str]) -> PlannedFault:
+    if not isinstance(entry, dict):
+        raise ValueError(f"found {entry!r}, expected a mapping such as {{at_s: 20, what: crash, worker: 0}}")
+    fields = ["at_s", "what", "worker", "for_s", "factor", *(["pool"] if len(pools) > 1 else [])]
+    for name in entry:
+        if name not in fields:
+            raise ValueError(f"unknown field {name!r}: expected one of {', '.join(fields)}")
+    what = entry.get("what")
+    if what not in KINDS:
+        raise ValueError(f"what: found {what!r}, expected {', '.join(KINDS)}")
+    if what == "link-down" and len(pools) == 1:
+        raise ValueError("what: link-down has no effect: no KV crosses between workers that do both")
+    pool = entry.get("pool", pools[0] if len(pools) == 1 else None)
+    if not isinstance(pool, str) or pool not in pools:
+        raise ValueError(f"pool: found {pool!r}, expected {' or '.join(pools)}")
+    worker = entry.get("worker")
+    if type(worker) is not int or worker < 0:
+        raise ValueError(f"worker: found {worker!r}, expected the number of a worker")
+    if ("factor" in entry) != (what == "slow"):
+        raise ValueError("factor: expected for what: slow, and only there")
+    factor = _number(entry, "factor", 1.0)
+    if not factor > 0:
+        raise ValueError(f"factor: found {factor!r}, expected a number above 0")
+    return PlannedFault(
+        _number(entry, "at_s", None) * 1000.0, what, pool, worker, _number(entry, "for_s", INFINITE) * 1000.0, factor
+    )
+
+
+def _number(entry: dict[str, object], name: str, default: float | None) -> float:
+    value = entry.get(name, default)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or (name in entry and not math.isfinite(value)) or value < 0:  # type: ignore[arg-type, operator]
+        raise ValueError(f"{name}: found {value!r}, expected a number of at least 0")
+    return float(value)  # type: ignore[arg-type]
