@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass
 
 from hypothesis import given
@@ -12,7 +13,7 @@ from oracle.block_by_block import BlockByBlockPool
 from oracle.expand_spans import cached_copies, queued_hashes
 from strategies import fuzz
 from windtunnel.engine.kv.block_pool import BlockPool, BlockTable
-from windtunnel.engine.kv.prefix_tree import Match
+from windtunnel.engine.kv.prefix_tree import Match, Span
 from windtunnel.workload.content import Content, Run
 
 # --- facts, one at a time, with blocks of one token: content [(origin, 0, n)] is n blocks
@@ -290,3 +291,23 @@ def test_an_empty_match_holds_nothing() -> None:
     table = BlockTable(prompt((1, 0, 2)))
     pool.hold(table, Match())
     assert (table.owned, pool.free_blocks) == (0, 2)
+
+
+def living_spans() -> int:
+    return sum(isinstance(thing, Span) for thing in gc.get_objects())
+
+
+def test_what_was_evicted_is_not_kept_alive_by_what_was_its_neighbour() -> None:
+    gc.collect()
+    before = living_spans()
+    pool = BlockPool(4, 1, True, False)
+    popular = prompt((0, 0, 1))
+    table = fill(pool, popular)
+    first = fill(pool, prompt((1, 0, 1)))
+    pool.release(table)
+    pool.release(first)
+    table = fill(pool, popular, hit_blocks=1)  # it was queued before the first, and is held from now on
+    assert table.hashed == 1
+    for origin in range(2, 100):
+        pool.release(fill(pool, prompt((origin, 0, 1))))
+    assert living_spans() - before <= pool.num_blocks + 1  # and the ring's

@@ -233,3 +233,4 @@ class BlockPool:
         after = span.after
         before.after = after
         after.before = before
+        span.before = span.after = self.queue  # its neighbours may be evicted, and must not live on through it

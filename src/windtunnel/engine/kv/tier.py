@@ -313,6 +313,7 @@ class Tier:
         after = node.after
         before.after = after
         after.before = before
+        node.before = node.after = self._ring  # its neighbours may be evicted, and must not live on through it
 
     # --- the tree
 
