@@ -184,10 +184,9 @@ class KvRouter(TrackingRouter):
         bs = self.view.block_size
         numbers = self._numbers
         credit = np.zeros(len(self._num_active))
-        if overlaps:
-            credit[list(overlaps)] = list(overlaps.values())
-            if weights.overlap_credit != 1.0:
-                credit *= weights.overlap_credit
+        for worker, count in overlaps.items():
+            if worker < len(credit):
+                credit[worker] = weights.overlap_credit * count
         if not self._are_all:
             credit = credit[numbers]
         prefill_tokens = self._prefill(now_ms)
@@ -208,9 +207,8 @@ class KvRouter(TrackingRouter):
         if weights.track_active_blocks:
             active = self._active_blocks + blocks
             if weights.assume_kv_reuse:
-                shared = self._active.overlaps(request.content, blocks)
-                if shared:
-                    active[list(shared)] -= list(shared.values())
+                for worker, count in self._active.overlaps(request.content, blocks).items():
+                    active[worker] -= count
             costs += active if self._are_all else active[numbers]
         if weights.active_request_weight:
             num_active = self._num_active if self._are_all else self._num_active[numbers]
