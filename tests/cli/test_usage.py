@@ -23,7 +23,10 @@ def _in_an_empty_directory(tmp_path, monkeypatch):
         (["run", "--block-size", "3"], "unknown option '--block-size': did you mean '--trace-block-size'?"),
         (["run", "--zzzzzzzzzz"], "unknown option '--zzzzzzzzzz': 'windtunnel run --help' lists the valid ones"),
         (["rum"], "unknown command 'rum': did you mean 'run'?"),
-        (["trace.jsonl"], "unknown command 'trace.jsonl': expected one of 'calibrate', 'convert', 'inspect', 'run'"),
+        (
+            ["trace.jsonl"],
+            "unknown command 'trace.jsonl': expected one of 'calibrate', 'convert', 'inspect', 'run', 'validate'",
+        ),
         (["--verson"], "unknown option '--verson': did you mean '--version'?"),
         (["run", "--rate"], "option '--rate' requires an argument"),
         (["run", "--stepwise=no"], "option '--stepwise' does not take a value"),

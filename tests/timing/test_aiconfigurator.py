@@ -171,8 +171,8 @@ def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[AicDeploym
 
 def test_a_deployment_is_tabulated_once(compiled: list[AicDeployment]) -> None:
     deployment = AicDeployment("a/model", "h100_sxm", "vllm")
-    first = load_tables(deployment, 100)
-    second = load_tables(deployment, 256)
+    first = load_tables(deployment, aic_tables.ROWS - 9)
+    second = load_tables(deployment, aic_tables.ROWS)
     assert len(compiled) == 1
     assert (first.decode_ms == second.decode_ms).all()
     shape = prompts((100, 900), num_decodes=7, context=1000)
@@ -190,8 +190,8 @@ def test_larger_batches_another_release_and_broken_files_are_tabulated_again(
     compiled: list[AicDeployment], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     deployment = AicDeployment("a/model", "h100_sxm", "vllm")
-    load_tables(deployment, 256)
-    load_tables(deployment, 257)
+    load_tables(deployment, aic_tables.ROWS)
+    load_tables(deployment, aic_tables.ROWS + 1)
     assert len(compiled) == 2
     monkeypatch.setattr(aic_tables, "library_version", lambda: "predictor 2")
     assert load_tables(deployment, 1).version == "predictor 2"

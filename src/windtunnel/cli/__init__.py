@@ -19,6 +19,7 @@ from windtunnel.cli.convert import convert
 from windtunnel.cli.inspect import inspect
 from windtunnel.cli.messages import print_error, print_plugin_traceback
 from windtunnel.cli.run import run
+from windtunnel.cli.validate import validate
 from windtunnel.errors import InputError, closest
 
 app = typer.Typer(
@@ -31,6 +32,7 @@ app.command("calibrate", short_help="Fit a timing model to measurements of a rea
 app.command("convert", short_help="Write a trace in another format, a part of it, or at another rate.")(convert)
 app.command("inspect", short_help="Show what a trace holds, and lint it.")(inspect)
 app.command("run", short_help="Simulate a deployment under a load and report what it would do.")(run)
+app.command("validate", short_help="Show how far simulations are from real measurements.")(validate)
 
 
 def _print_version(wanted: bool) -> None:

@@ -37,7 +37,7 @@ MOST_TOKENS = 131_072
 MEASURED_TOKENS = 16_384  # of one prompt
 STEP = 16  # of the table of attention, tokens
 MOST_PROMPTS = 256  # in one pass, of the library's own grids
-ROWS = 256  # batch sizes come in multiples of so many rows
+ROWS = 64  # batch sizes come in multiples of so many rows
 
 
 class AicTables:

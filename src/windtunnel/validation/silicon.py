@@ -1,0 +1,220 @@
+"""Replays the silicon sample: 3,619 benchmark rows of real deployments, each a closed loop with its mean TTFT and TPOT.
+
+A row says which model, GPU, engine, parallelism, lengths and requests in flight. Lengths were drawn from 0.8 to 1.0 of
+the nominal ones, and ten times as many requests sent as were in flight, the first of them at once. What a row does not
+say is taken from the public launch scripts of the benchmark (InferenceX): dtype of the KV cache and prefill budget.
+Nothing is fitted to any row.
+Source: `silicon_sample.csv` of AIConfigurator 0.12, which was derived from InferenceX (Apache-2.0 both).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from windtunnel.assembly import simulate
+from windtunnel.config.schema import Config
+from windtunnel.errors import InputError
+from windtunnel.timing.base import TimingModel
+from windtunnel.validation.errors import Comparison
+from windtunnel.workload.session import Workload
+from windtunnel.workload.streams import named_stream
+
+FILE = "aiconfigurator_silicon_sample.json"
+REQUESTS = 200  # that count, after as many as are in flight
+SHORTEST = 0.8  # of the nominal lengths
+BURST = 0.1  # share of a benchmark's requests that are sent at once at its start
+MOST_GPUS = 8  # of a node
+
+# Models whose servers were launched with an FP8 KV cache, by the GPUs where they were.
+FP8_KV = {
+    "meta-llama/Llama-3.1-70B": ("h100", "h200", "b200"),
+    "openai/gpt-oss-120b": ("b200",),
+    "MiniMaxAI/MiniMax-M2.5": ("h200", "b200", "b300"),
+    "deepseek-ai/DeepSeek-R1": ("b200", "b300", "gb200"),
+    "deepseek-ai/DeepSeek-V3": ("b200", "b300", "gb200"),
+    "zhipuai/GLM-5": ("b200", "b300"),
+    "Qwen/Qwen3.5-397B-A17B": ("b200", "b300"),  # not its bf16 weights
+}
+FP4_KV = {"moonshotai/Kimi-K2.5": ("b200", "b300")}  # an FP8 cache with FP4 weights only
+PREFILL_TOKENS = {"sglang": {"h200": 32768, "b200": 32768, "b300": 32768, "gb200": 32768}}
+VLLM_PREFILL_TOKENS = 8192
+SGLANG_PREFILL_TOKENS = 8192
+
+
+@dataclass(frozen=True)
+class SiliconRow:
+    """One benchmark of an aggregated deployment.
+
+    Attributes:
+        number: of the row in the sample.
+        engine: vllm, sglang or trtllm. model: as on the hub. gpu: as in `h200`.
+        gemm, moe: dtypes of the weights in AIConfigurator's words, None if it does not say.
+        tp, dp, moe_tp, moe_ep: sizes of the groups, made consistent: see `read_silicon`.
+        isl, osl: nominal lengths. concurrency: requests in flight.
+        kv: dtype of the KV cache, `bfloat16` or `fp8`.
+    """
+
+    number: int
+    engine: str
+    version: str
+    model: str
+    gpu: str
+    precision: str
+    gemm: str | None
+    moe: str | None
+    tp: int
+    dp: int
+    moe_tp: int
+    moe_ep: int
+    isl: int
+    osl: int
+    concurrency: int
+    kv: str
+    ttft_ms: float
+    tpot_ms: float
+
+    @property
+    def group(self) -> tuple[str, ...]:
+        return (self.engine, self.model.rpartition("/")[2], self.gpu, self.precision)
+
+
+# A timing model for a row, or why there is none.
+Pricer = Callable[[SiliconRow], TimingModel | str]
+
+
+def read_silicon(directory: Path) -> tuple[list[SiliconRow], dict[str, int]]:
+    """The rows of the sample, and how many could not be used, by reason.
+
+    Where `tp_size` is more than a node has and the product of the expert groups, the sample multiplied both groups: the
+    run had the larger one. With data-parallel attention `tp_size` is the number of GPUs.
+
+    Raises:
+        InputError: the file is missing or of another form.
+    """
+    path = directory / FILE
+    try:
+        table = json.loads(path.read_bytes())["agg"]
+        columns, rows = table["columns"], table["rows"]
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", source=str(path)) from None
+    except (ValueError, KeyError, TypeError):
+        raise InputError("is not the silicon sample: expected agg.columns and agg.rows", source=str(path)) from None
+    found = []
+    unusable: dict[str, int] = {}
+    for number, values in enumerate(rows):
+        row = _row(number, dict(zip(columns, values, strict=True)))
+        if isinstance(row, str):
+            unusable[row] = unusable.get(row, 0) + 1
+        else:
+            found.append(row)
+    return found, unusable
+
+
+def _row(number: int, row: dict[str, Any]) -> SiliconRow | str:
+    if row["concurrency"] is None:
+        return "no number of requests in flight"
+    tp, dp = row["tp_size"], row["attention_dp_size"] or 1
+    moe_tp, moe_ep = row["moe_tp_size"] or 1, row["moe_ep_size"] or 1
+    if dp > 1:
+        tp, moe_tp, moe_ep = max(tp // dp, 1), 1, max(tp, dp)
+    elif tp > MOST_GPUS and tp == moe_tp * moe_ep and max(moe_tp, moe_ep) <= MOST_GPUS:
+        tp = max(moe_tp, moe_ep)
+        moe_tp, moe_ep = tp // moe_ep, moe_ep
+    elif moe_tp * moe_ep != tp:
+        moe_tp, moe_ep = (1, tp) if moe_ep > 1 else (tp, 1)
+    if tp > MOST_GPUS:
+        return "more GPUs than a node has"
+    gpu = row["system"].removesuffix("_sxm")
+    precision = row["precision"] or "?"
+    is_fp8 = gpu in FP8_KV.get(row["model_path"], ()) and precision not in ("bf16", "?")
+    is_fp8 = is_fp8 or (precision == "fp4" and gpu in FP4_KV.get(row["model_path"], ()))
+    is_fp8 = is_fp8 or (row["backend"] == "trtllm" and precision in ("fp8", "fp4"))
+    return SiliconRow(
+        number=number,
+        engine=row["backend"],
+        version=row["backend_version"] or "?",
+        model=row["model_path"],
+        gpu=gpu,
+        precision=precision,
+        gemm=row["gemm_quant_mode"],
+        moe=row["moe_quant_mode"],
+        tp=tp,
+        dp=dp,
+        moe_tp=moe_tp,
+        moe_ep=moe_ep,
+        isl=row["isl"],
+        osl=row["osl"],
+        concurrency=row["concurrency"],
+        kv="fp8" if is_fp8 else "bfloat16",
+        ttft_ms=row["ttft_ms"],
+        tpot_ms=row["tpot_ms"],
+    )
+
+
+def replay_row(row: SiliconRow, timing: TimingModel, blocks: int, seed: int) -> list[Comparison]:
+    """Simulate the closed loop of a row and compare.
+
+    TPOT is that of 200 requests after as many as are in flight. TTFT weighs the first burst as the benchmark did.
+    TensorRT-LLM's scheduler is not modelled: vLLM stands in for it.
+
+    Args:
+        blocks: KV blocks of 16 tokens of each rank.
+    """
+    draw = named_stream(seed, f"silicon-{row.number}").random
+    workload = Workload("silicon")
+    for number in range(row.concurrency + REQUESTS):
+        tokens, output = (max(int(n * (SHORTEST + (1.0 - SHORTEST) * draw())), 1) for n in (row.isl, row.osl))
+        workload.add([(number, 0, tokens)], output)
+    config = Config.model_validate(
+        {
+            "engine": _engine(row, blocks),
+            "cluster": {"dp_size": row.dp},
+            "workload": {"concurrency": row.concurrency},
+        }
+    )
+    record = simulate(config, workload=workload, timing=timing).record
+    requests = record.requests
+    arrival, first, last = (np.array(t) for t in (requests.arrival_ms, requests.first_token_ms, requests.last_token_ms))
+    generated = np.array(requests.output_tokens)
+    counted = slice(row.concurrency, None)
+    ttft = first - arrival
+    burst, steady = float(ttft[: row.concurrency].mean()), float(ttft[counted].mean())
+    tpot = float(((last - first)[counted] / np.maximum(generated[counted] - 1, 1)).mean())
+    predicted_ttft = BURST * burst + (1.0 - BURST) * steady
+    # The sample has no throughput; by Little's law it is the requests in flight over the time of one.
+    tokens_out = 0.9 * row.osl
+    predicted, measured = (
+        row.concurrency * tokens_out / (first_ms + gap_ms * (tokens_out - 1.0))
+        for first_ms, gap_ms in ((predicted_ttft, tpot), (row.ttft_ms, row.tpot_ms))
+    )
+    is_apart = row.engine == "trtllm"
+    return [
+        Comparison(row.group, "tpot", tpot, row.tpot_ms, is_apart),
+        Comparison(row.group, "ttft", predicted_ttft, row.ttft_ms, is_apart),
+        Comparison(row.group, "throughput", predicted, measured, is_apart),
+    ]
+
+
+def _engine(row: SiliconRow, blocks: int) -> dict[str, Any]:
+    if row.engine != "sglang":
+        return {
+            "num_gpu_blocks": blocks,
+            "block_size": 16,
+            "max_num_seqs": 1024,
+            "max_num_batched_tokens": VLLM_PREFILL_TOKENS,
+        }
+    budget = PREFILL_TOKENS["sglang"].get(row.gpu, SGLANG_PREFILL_TOKENS)
+    return {
+        "kind": "sglang",
+        "num_gpu_blocks": blocks * 16,
+        "max_running_requests": 1024,
+        "chunked_prefill_size": budget,
+        "max_prefill_tokens": budget,
+        "overlap_schedule": row.dp == 1,
+    }
