@@ -16,7 +16,8 @@ from windtunnel.engine.kv.lookahead_tree import LookaheadTree
 from windtunnel.engine.kv.prefix_tree import Match
 from windtunnel.engine.observer import BatchRow
 from windtunnel.engine.request import EngineRequest
-from windtunnel.engine.vllm import VllmScheduler, urgency
+from windtunnel.engine.vllm import VllmScheduler
+from windtunnel.engine.vllm_admission import urgency
 from windtunnel.record.columns import PassColumns
 from windtunnel.timing.base import PassShape
 from windtunnel.workload.content import Content
