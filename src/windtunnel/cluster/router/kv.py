@@ -144,7 +144,7 @@ class KvRouter(TrackingRouter):
         most = self._max_batched_tokens * (rules.prefill_busy_threshold_frac or 0.0)
         if rules.prefill_busy_threshold_frac is None:
             assert rules.prefill_busy_threshold is not None
-            most = rules.prefill_busy_threshold
+            most = float(rules.prefill_busy_threshold)
         elif rules.prefill_busy_threshold is not None:
             most = min(most, rules.prefill_busy_threshold)
         return float(self._prefill(now_ms).min()) > most
