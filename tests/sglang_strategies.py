@@ -9,7 +9,8 @@ from unittest import mock
 from hypothesis import strategies as st
 
 from strategies import MAX_POLLS, Dice, Outcome, Scenario, Send, _prompt, _timing
-from windtunnel import Result, Router, assembly, simulate
+from windtunnel import Result, Router, simulate
+from windtunnel.assembly import engines
 from windtunnel.config.sglang import SglangConfig
 from windtunnel.engine.sglang import SglangScheduler
 from windtunnel.errors import SimulationError
@@ -47,7 +48,7 @@ def run_sglang(
         return False
 
     message = ""
-    with mock.patch.object(assembly, "SglangScheduler", build):
+    with mock.patch.object(engines, "SglangScheduler", build):
         try:
             result = simulate(
                 scenario.config(fast_forward=fast_forward),

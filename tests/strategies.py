@@ -19,7 +19,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from windtunnel import Config, Result, Router, TimingModel, Workload, assembly, simulate
+from windtunnel import Config, Result, Router, TimingModel, Workload, simulate
+from windtunnel.assembly import engines
 from windtunnel.config.schema import VllmConfig
 from windtunnel.engine.acceptance import Acceptance
 from windtunnel.engine.speculative import SpeculativeScheduler
@@ -234,8 +235,8 @@ def run(
 
     message = ""
     with (
-        mock.patch.object(assembly, "VllmScheduler", build),
-        mock.patch.object(assembly, "SpeculativeScheduler", build_speculating),
+        mock.patch.object(engines, "VllmScheduler", build),
+        mock.patch.object(engines, "SpeculativeScheduler", build_speculating),
     ):
         try:
             result = simulate(

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from sglang_strategies import sglang_deployments
 from strategies import MAX_POLLS, Dice, Scenario, columns_of, scenarios
-from windtunnel import Result, assembly, simulate
+from windtunnel import Result, simulate
+from windtunnel.assembly import deployment, surroundings
 from windtunnel.cluster.autoscaler import ClusterSnapshot, ScalingDecision
 from windtunnel.cluster.simulation import Simulation
 from windtunnel.config.faults import INFINITE, PlannedFault
@@ -63,7 +64,7 @@ def run(
     def read(path: str, pools: list[str]) -> list[PlannedFault]:
         return faults or []
 
-    with mock.patch.object(assembly, "Simulation", build), mock.patch.object(assembly, "read_faults", read):
+    with mock.patch.object(deployment, "Simulation", build), mock.patch.object(surroundings, "read_faults", read):
         try:
             result = simulate(
                 scenario.config(fast_forward=fast_forward),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from importlib import import_module
 
-from windtunnel.errors import InputError, closest
+from windtunnel.errors import InputError, PluginError, closest
 
 
 def load_object(name: str, field: str, builtin: Sequence[str]) -> object:
@@ -40,3 +41,18 @@ def load_object(name: str, field: str, builtin: Sequence[str]) -> object:
         found = getattr(found, part)
         place += (":" if place == module_name else ".") + part
     return found
+
+
+def make_object(factory: Callable[..., object], name: str, arguments: dict[str, int]) -> object:
+    """What a user's class or function makes."""
+    try:
+        return factory(**arguments)
+    except (Exception, SystemExit) as error:
+        raise PluginError(f"{name}: making it raised {error!r}") from error
+
+
+def parameters_of(factory: Callable[..., object]) -> list[str]:
+    try:
+        return list(inspect.signature(factory).parameters)
+    except ValueError:  # some builtins do not tell
+        return []

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from offload_strategies import TIME_PARTS, deployments, pressed, run_any, with_tiers
 from sglang_strategies import sglang_deployments
 from strategies import FlatTiming, Outcome, Scenario, Send, columns_of, fuzz, scenarios
-from windtunnel import assembly
+from windtunnel.assembly import engines
 from windtunnel.engine.kv.levels import Levels
 from windtunnel.engine.kv.offload import Restore
 from windtunnel.record.columns import Status
@@ -167,7 +167,7 @@ def test_room_in_the_tiers_adds_up_and_nothing_stays_pinned(scenario: Scenario) 
         made.append(Levels(*args))
         return made[-1]
 
-    with mock.patch.object(assembly, "Levels", build):
+    with mock.patch.object(engines, "Levels", build):
         outcome = run_any(scenario)
     (levels,) = made
     for level in levels.made:
