@@ -12,7 +12,8 @@ from functools import partial
 
 from pydantic import ValidationError
 
-from windtunnel.assembly.engines import build_engine, build_levels, connect, gpus_per_worker, note_timing, split_pools
+from windtunnel.assembly.engines import build_engine, build_levels, gpus_per_worker
+from windtunnel.assembly.pools import connect, note_timing, split_pools
 from windtunnel.assembly.pricing import build_timing, checked
 from windtunnel.assembly.requests import load_workload
 from windtunnel.assembly.surroundings import build_failures, build_handoffs, build_router, build_scaling
