@@ -46,9 +46,12 @@ class PolynomialTiming:
         self.kv_capacity_tokens = kv_capacity_tokens
         self.first_tokens_decode = first_tokens_decode
         self.speedup = speedup
-        self.decode_divisor = speedup * decode_speedup
-        self._square = -25.74 / kv_capacity_tokens / kv_capacity_tokens  # of the decode part, per context token
-        self._linear = 54.01 / kv_capacity_tokens
+        divisor = speedup * decode_speedup
+        self._square = -25.74 / kv_capacity_tokens / kv_capacity_tokens / divisor  # of the decode part, by context
+        self._linear = 54.01 / kv_capacity_tokens / divisor
+        self._constant = 5.74 / divisor
+        # the same for numpy, which takes longer over a Python float than over a short run
+        self._coefficients = np.array(self._square), np.array(self._linear), np.array(self._constant)
         self._decode_ms: FloatArray = np.empty(0)  # the decode part by context, as far as it was asked for
 
     def price_pass_ms(self, shape: PassShape) -> float:
@@ -66,7 +69,7 @@ class PolynomialTiming:
         if rows:
             if context > self.kv_capacity_tokens:
                 context = self.kv_capacity_tokens
-            ms += ((self._square * context + self._linear) * context + 5.74) / self.decode_divisor
+            ms += (self._square * context + self._linear) * context + self._constant
         return ms
 
     def price_run_ms(
@@ -81,11 +84,12 @@ class PolynomialTiming:
         return self._decode_ms[context_tokens:end:num_decodes].copy()
 
     def _price_decodes_ms(self, context: FloatArray) -> FloatArray:
-        """The decode part for each of these sums of contexts, with the operations of price_pass_ms in its order."""
-        np.minimum(context, self.kv_capacity_tokens, out=context)  # integers below 2**53 all: exact
-        part = context * self._square
-        part += self._linear
+        """The decode part for each of these ascending sums of contexts, with the operations of price_pass_ms."""
+        if context[-1] > self.kv_capacity_tokens:
+            np.minimum(context, self.kv_capacity_tokens, out=context)  # integers below 2**53 all: exact
+        square, linear, constant = self._coefficients
+        part: FloatArray = context * square
+        part += linear
         part *= context
-        part += 5.74
-        part /= self.decode_divisor
+        part += constant
         return part
