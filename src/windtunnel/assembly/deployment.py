@@ -116,6 +116,7 @@ def simulate(
             if levels is not None:
                 offload = levels.for_engine()
                 engine.scheduler.attach_tiers(offload)
+                engine.runs_on = False  # transfers begin when passes end
                 offload.on_landing = partial(note_landing, len(fleet.workers))
             return engine
 

@@ -142,6 +142,8 @@ class Pool:
             order = (self.turn << 32) + index
             worker = Worker(len(self.workers), index, order, self.build(passes), fleet.clock)
             worker.is_special = self.is_special
+            if self.is_special:
+                worker.engine.runs_on = False
             worker.is_routable = is_ready
             if not self.workers:
                 self.front = worker.engine.scheduler

@@ -6,8 +6,9 @@ At equal times, in this order:
     3. requests arrive, in the order of the driver, and are placed by the router;
     4. passes start, on the lowest worker first;
     5. an autoscaler looks at what has settled.
-So a completion frees its slot and blocks before an arrival sees the worker, and requests that arrive together
-are batched together. An event at exactly the time cap still happens. (A peer orders simultaneous completions
+Nothing happens to an engine before the next of these, so up to then it may run on by itself; what it completes ends
+at its time. So a completion frees its slot and blocks before an arrival sees the worker, and requests that arrive
+together are batched together. An event at exactly the time cap still happens. (A peer orders simultaneous completions
 by the start of their passes; inside a run of decodes no such order exists.)
 """
 
@@ -136,6 +137,7 @@ class Simulation:
         self._pool = self.pools[0]
         self._recorder = Recorder(fleet.record)
         self._ended = 0
+        self._follow_up = driver.has_followers
         self._ends: list[tuple[float, int]] = []  # (end, worker) of what is in flight; stale entries are skipped
         self._halted = False
         for pool in self.pools:
@@ -222,10 +224,21 @@ class Simulation:
                 unit = worker.unit
                 if unit.end_ms == INFINITE:  # else it is here twice, and has begun
                     end_ms = unit.begin(now_ms)
+                    if end_ms < ready_ms and worker.engine.runs_on and not agenda:
+                        end_ms = worker.engine.run_on(self._undisturbed_until_ms(ready_ms))
                     if end_ms != INFINITE:
                         heappush(ends, (end_ms, worker.index))
             boundary.clear()
         return True
+
+    def _undisturbed_until_ms(self, ready_ms: float) -> float:
+        """Up to when nothing happens to the worker whose pass has begun, with an empty agenda."""
+        if self._follow_up:  # who comes next may depend on what ends next
+            if len(self._boundary) > 1:
+                return self.clock.now_ms
+            if self._ends and self._ends[0][0] < ready_ms:
+                ready_ms = self._ends[0][0]
+        return ready_ms if ready_ms < self.max_time_ms else self.max_time_ms
 
     def _next_on_agenda_ms(self, other_ms: float) -> float:
         """When something happens next: something else than the agenda has, or what that has.
@@ -527,7 +540,11 @@ class Simulation:
             self._boundary.append(worker)
 
     def halt(self, now_ms: float, why: str) -> None:
-        """Stop for good: passes that end by now have happened, those in flight have not."""
+        """Stop for good: passes that end by now have happened, those in flight have not.
+
+        Of engines that have run on, now is where the last of them is.
+        """
+        now_ms = max(now_ms, self._last_pass_end_ms())
         self.record.interrupted = why
         self._halted = True
         for worker in self.workers:
@@ -551,16 +568,16 @@ class Simulation:
 
     def close(self) -> None:
         """Write what the record says of the whole: integrals over time run to the last event that happened."""
-        end_ms = self.clock.now_ms
-        for columns in self.record.passes:
-            if columns.end_ms and columns.end_ms[-1] > end_ms:
-                end_ms = columns.end_ms[-1]
+        end_ms = max(self.clock.now_ms, self._last_pass_end_ms())
         self.record.end_ms = end_ms
         if self.failures is not None:
             self.failures.close()
         self.record.worker_ms = self.pools[-1].provisioned_ms(end_ms)
         if self.handoffs is not None:
             self.record.prefill_worker_ms = self.pools[0].provisioned_ms(end_ms)
+
+    def _last_pass_end_ms(self) -> float:
+        return max((columns.end_ms[-1] for columns in self.record.passes if columns.end_ms), default=0.0)
 
     def _describe_stall(self) -> str:
         """Which requests wait for what."""

@@ -42,6 +42,7 @@ class Scheduler(Protocol):
     """What an engine needs from the scheduler it models; see `VllmScheduler` for the meaning of each."""
 
     request_type: type[EngineRequest]
+    fast_forward: bool
     group: DecodeGroup
     finished: list[EngineRequest]
     first_tokens: list[EngineRequest] | None
@@ -87,6 +88,7 @@ class Engine:
         scheduler: the queue, the batch and the KV cache.
         passes: the record of its passes.
         end_ms: when what is in flight ends; infinite when idle.
+        runs_on: whether `run_on` may be called: what its passes do shows only in it, and when requests end.
     """
 
     def __init__(
@@ -98,6 +100,8 @@ class Engine:
         self.timing = timing
         self.passes = passes
         self.end_ms = INFINITE
+        self.runs_on = scheduler.fast_forward
+        self._has_ended = False  # what ends at `end_ms` is committed already
         self._start_ms = 0.0
         self._planned = 0  # passes of the run in flight that are meant to happen; 0 for a single pass
         self._run_ends: FloatArray = np.empty(0)  # ends of the passes of a run of several
@@ -161,6 +165,23 @@ class Engine:
         self._start_ms = now_ms
         return self.end_ms
 
+    def run_on(self, until_ms: float) -> float:
+        """Let pass follow pass as long as they end before until_ms and complete no request; nothing may happen to the
+        engine, and nobody look at it, until the time that is returned, when what is in flight ends."""
+        end_ms = self.end_ms
+        if self._leaving or self._leaving_later:
+            return end_ms
+        finished = self.scheduler.finished
+        while end_ms < until_ms:
+            self._commit(self._planned)
+            next_ms = INFINITE if finished else self.begin(end_ms)
+            if next_ms == INFINITE:  # its owner is to see what has come of it
+                self._has_ended = True
+                self.end_ms = end_ms
+                break
+            end_ms = next_ms
+        return end_ms
+
     def _reaches_beyond(self, now_ms: float) -> bool:
         """Whether the pass after the one in flight is in flight too, as part of a run."""
         return self._planned > 1 and int(self._run_ends.searchsorted(now_ms)) + 1 < self._planned
@@ -186,7 +207,11 @@ class Engine:
         """
         scheduler = self.scheduler
         now_ms = self.end_ms
-        self._commit(self._planned)
+        if self._has_ended:
+            self._has_ended = False
+            self.end_ms = INFINITE
+        else:
+            self._commit(self._planned)
         finished = scheduler.finished
         if finished:
             scheduler.finished = []
@@ -304,9 +329,8 @@ class Engine:
             self.end_ms = now_ms + timing.price_pass_ms(shape)
             return
         ends = timing.price_run_ms(decodes, group.context_tokens, physical, passes)
-        ends[0] += now_ms
-        accumulate(ends, out=ends)  # a running sum in order, as single passes make it
-        self._run_ends = ends
+        ends[0] = ends.item(0) + now_ms
+        self._run_ends = ends = accumulate(ends)  # a running sum in order, as single passes make it
         self.end_ms = ends.item(-1)
 
     def _commit(self, done: int) -> None:
@@ -325,7 +349,8 @@ class Engine:
         if self._planned == 1:
             ends.append(self.end_ms)
         else:
-            ends.frombytes(self._run_ends[:done].tobytes())
+            run_ends = self._run_ends
+            ends.frombytes((run_ends if done == len(run_ends) else run_ends[:done]).tobytes())
         self._planned = 0
         self.end_ms = INFINITE
         passes.decode_runs += 1

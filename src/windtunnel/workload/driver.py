@@ -116,6 +116,11 @@ class Driver:
         """Nothing is left to release and nothing is in flight."""
         return not self._ready and not self.in_flight and self._next_root_ms == INFINITY and not self._unmet
 
+    @property
+    def has_followers(self) -> bool:
+        """Whether the end of a request may make another one ready."""
+        return bool(self._loops) or not self._original.has_only_roots
+
     def next_ready_ms(self) -> float:
         """When `release` will next have something to send; infinity if that takes a completion, or never comes."""
         if self._ready and self._ready[0][0] < self._next_root_ms:

@@ -57,6 +57,7 @@ class RouterFeed:
     def watch(self, worker: Worker) -> None:
         """Follow a worker from now on."""
         worker.feed = self
+        worker.engine.runs_on = False
         self._workers[worker.number] = worker
         scheduler = worker.engine.scheduler
         if self.router.reads_prefills or self.router.reads_cache:

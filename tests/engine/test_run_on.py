@@ -1,0 +1,54 @@
+"""An engine that runs on by itself does what it would do if its owner ended and began every pass."""
+
+from __future__ import annotations
+
+from array import array
+
+from strategies import FlatTiming
+from windtunnel.config.schema import VllmConfig
+from windtunnel.engine.engine import INFINITE, Engine
+from windtunnel.engine.request import EngineRequest
+from windtunnel.engine.vllm import VllmScheduler
+from windtunnel.record.columns import PassColumns
+from windtunnel.workload.content import Content
+
+
+def engine_with(prompt_tokens: int, output_tokens: int) -> Engine:
+    """Passes of 1 ms and up to 10 tokens."""
+    passes = PassColumns()
+    config = VllmConfig(block_size=4, num_gpu_blocks=100, max_num_batched_tokens=10, async_scheduling=False)
+    engine = Engine(VllmScheduler(config, passes), FlatTiming(1.0), passes)
+    content = Content.of([(1, 0, prompt_tokens)], (-1, 0, output_tokens))
+    engine.submit(EngineRequest(0, content, prompt_tokens, output_tokens, 0.0), 0.0)
+    assert engine.begin(0.0) == 1.0
+    return engine
+
+
+def test_what_ends_at_the_limit_or_later_is_in_flight() -> None:
+    engine = engine_with(prompt_tokens=50, output_tokens=1)
+    assert engine.run_on(3.0) == 3.0
+    assert engine.passes.end_ms == array("d", [1.0, 2.0])
+    assert engine.run_on(3.5) == 4.0
+    assert engine.passes.end_ms == array("d", [1.0, 2.0, 3.0])
+
+
+def test_a_run_of_decodes_can_still_be_cut() -> None:
+    engine = engine_with(prompt_tokens=8, output_tokens=20)
+    assert engine.run_on(3.5) == 20.0  # one pass for the prompt, then nineteen
+    assert engine.cut(3.5) == 4.0
+
+
+def test_a_completion_waits_for_its_time() -> None:
+    engine = engine_with(prompt_tokens=25, output_tokens=5)
+    assert engine.run_on(100.0) == engine.end_ms == 7.0
+    (request,) = engine.end()
+    assert (request.last_pass, engine.end_ms) == (6, INFINITE)
+    assert engine.begin(7.0) == INFINITE
+    assert engine.passes.end_ms == array("d", [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0])
+
+
+def test_nothing_is_committed_while_someone_leaves() -> None:
+    engine = engine_with(prompt_tokens=25, output_tokens=5)
+    engine.cancel(next(iter(engine.scheduler.running.values())), 0.5)  # type: ignore[attr-defined]
+    assert engine.run_on(100.0) == 1.0
+    assert not engine.passes.end_ms
