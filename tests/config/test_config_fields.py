@@ -78,6 +78,7 @@ BESIDE: dict[str, list[str]] = {
             *("pass_overhead_ms", "request_overhead_ms", "decode_scale", "prefill_scale", "cuda_graph_padding"),
         )
     },
+    "timing.state_dtype": ["timing.model=Qwen/Qwen3.5-35B-A3B", "timing.gpu=b200-sxm"],
     "timing.ep": ["timing.model=Qwen/Qwen3-30B-A3B", "timing.gpu=b200-sxm", "timing.tp=4"],
 }
 # Values of fields that do not take just any.

@@ -57,6 +57,8 @@ def test_the_memory_that_vllm_logged() -> None:
         ("Qwen3-30B-A3B", {"tp": 8}, 48 * 2 * 128 * 2),  # four KV heads on eight GPUs: each is there twice
         ("DeepSeek-V3", {"tp": 8, "ep": 8}, 70_272),  # latent, and the same on every GPU
         ("Llama-3.1-8B", {"pp": 4}, 131_072 // 4),
+        ("DeepSeek-V3.2", {"tp": 8}, 70_272 + 61 * 132),  # and an FP8 key of 128 with its scale for the index
+        ("Qwen3.5-397B-A17B", {"tp": 8, "dtype": "fp8"}, 15 * 2 * 256 * 2),  # 15 of 60 layers have a cache
     ],
 )
 def test_bytes_of_a_token(model: str, options: dict[str, object], expected: int) -> None:
@@ -76,6 +78,22 @@ def test_layers_with_a_window_keep_no_more_than_it() -> None:
     assert found.windows == 18 * 128 * 100 * 2 * 4 * 64 * 2
 
 
+def test_layers_with_a_state_keep_it_for_each_request_however_long_it_is() -> None:
+    # Qwen3.5-397B-A17B: 45 layers, 64 heads of 128 x 128 numbers in float32, and three tokens of the convolution's
+    # 2 x 16 x 128 + 64 x 128 channels in bf16
+    one = 45 * (64 * 128 * 128 * 4 + 3 * (2 * 16 * 128 + 64 * 128) * 2)
+    found = plan("Qwen3.5-397B-A17B", "b200-sxm", rows=100, tp=8)
+    assert found.states == 100 * one / 8
+    assert found.as_dict()["state_bytes"] == int(found.states)
+    assert plan("Qwen3.5-397B-A17B", "b200-sxm", rows=200, tp=8).tokens < found.tokens
+    half = deployment("Qwen3.5-397B-A17B", "b200-sxm", tp=8, state_dtype="bf16").state_bytes_per_request
+    assert half == 45 * (64 * 128 * 128 * 2 + 3 * 12_288 * 2) / 8
+    with pytest.raises(InputError, match="bf16 has no effect on Qwen/Qwen3-8B, which keeps no states"):
+        deployment("Qwen3-8B", "b200-sxm", state_dtype="bf16")
+    with pytest.raises(InputError, match="3 GPUs cannot split"):
+        deployment("Qwen3.5-397B-A17B", "b200-sxm", tp=3)
+
+
 @pytest.mark.parametrize(
     ("model", "options", "gib"),
     [  # weights that AIConfigurator 0.12 counts, but for embeddings that it counts twice
@@ -86,6 +104,7 @@ def test_layers_with_a_window_keep_no_more_than_it() -> None:
         ("Qwen3-32B-FP8", {}, 31.96),
         ("DeepSeek-V3", {"tp": 8, "ep": 8}, 671.03e9 / 8 / (1 << 30)),  # a byte for each of its parameters
         ("gpt-oss-120b", {"tp": 2}, 60.8 / 2),  # the size of its checkpoint
+        ("Kimi-K2.5", {"tp": 8}, 595.1e9 / 8 / (1 << 30)),  # its checkpoint; attention and shared experts are bf16
     ],
 )
 def test_weights(model: str, options: dict[str, object], gib: float) -> None:
@@ -95,8 +114,10 @@ def test_weights(model: str, options: dict[str, object], gib: float) -> None:
 
 def test_stages_and_groups_share_the_weights() -> None:
     whole = deployment("Qwen3-30B-A3B", "h200-sxm").weight_bytes
-    assert deployment("Qwen3-30B-A3B", "h200-sxm", tp=4).weight_bytes == pytest.approx(whole / 4)
-    assert deployment("Qwen3-30B-A3B", "h200-sxm", tp=4, ep=4).weight_bytes == pytest.approx(whole / 4)
+    router = 2.0 * 48 * 2048 * 128  # which every GPU has
+    split = deployment("Qwen3-30B-A3B", "h200-sxm", tp=4).weight_bytes
+    assert split == pytest.approx((whole - router) / 4 + router)
+    assert deployment("Qwen3-30B-A3B", "h200-sxm", tp=4, ep=4).weight_bytes == split
     assert deployment("Qwen3-30B-A3B", "h200-sxm", dp=4, ep=4).weight_bytes < whole / 3  # attention is on each
     assert deployment("Llama-3.1-70B", "h200-sxm", pp=4).weight_bytes < whole
 

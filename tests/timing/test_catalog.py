@@ -52,6 +52,13 @@ LLAMA = {
         ("mistralai/Mistral-Large-Instruct-2407", 122.6),
         ("meta-llama/Llama-3.2-1B", 1.24),
         ("meta-llama/Llama-3.2-3B", 3.21),
+        ("Qwen/Qwen3.5-397B-A17B", 396.3),  # 397 with its vision tower
+        ("Qwen/Qwen3.5-122B-A10B", 122.0),
+        ("Qwen/Qwen3.5-35B-A3B", 34.8),
+        ("Qwen/Qwen3.5-27B", 27.0),
+        ("zai-org/GLM-5", 744.0),
+        ("deepseek-ai/DeepSeek-V3.2", 671.9),  # with its index
+        ("moonshotai/Kimi-K2.5", 1026.0),
     ],
 )
 def test_a_model_has_the_parameters_that_its_makers_publish(name: str, billions: float) -> None:
@@ -79,7 +86,7 @@ def test_names_are_found_without_their_owner_and_in_any_case() -> None:
     [
         (load_model, "qwen3-7b", "did you mean 'Qwen/Qwen3-1.7B'"),
         (load_model, "Lama-3.1-8B", "did you mean 'meta-llama/Llama-3.1-8B'"),
-        (load_gpu, "h300", "did you mean 'h200-sxm' or 'h100-sxm'"),
+        (load_gpu, "h300", "did you mean 'gb300' or 'h200-sxm' or 'h100-sxm'"),
         (load_gpu, "tpu", "expected one of 'h100-sxm', "),
     ],
 )
@@ -121,8 +128,10 @@ def test_a_directory_that_is_no_model(tmp_path: Path, content: str | None, expec
 @pytest.mark.parametrize(
     ("extra", "expected"),
     [
-        ({"index_topk": 2048}, "'index_topk' says that the model has sparse attention with an indexer"),
-        ({"linear_num_key_heads": 16}, "'linear_num_key_heads' says that the model has linear attention"),
+        ({"index_topk": 2048}, "'index_topk' picks tokens of latent attention, but there is no 'kv_lora_rank'"),
+        ({"linear_attn_config": {"a": 1}}, "'linear_attn_config' says that the model has linear attention"),
+        ({"linear_num_key_heads": 16}, "no 'linear_key_head_dim', which a model needs"),
+        ({"layer_types": ["linear_attention"] * 32}, "prices layers of type 'linear_attention'"),
         ({"layer_types": ["mamba"] * 32}, "prices layers of type 'mamba'"),
         ({"layer_types": ["full_attention"]}, "'layer_types' does not name each of 32 layers"),
         ({"layer_types": ["sliding_attention"] * 32}, "'sliding_window' is missing"),
@@ -137,19 +146,40 @@ def test_a_kind_of_model_that_is_not_priced_is_never_taken_for_another(extra, ex
 
 
 def test_what_weights_are_stored_as() -> None:
-    def stored(**quantization: object) -> tuple[str, bool]:
+    def stored(**quantization: object) -> tuple[str, str]:
         shape = read_model_shape({**LLAMA, "quantization_config": quantization}, "m")
-        return shape.weight_dtype, shape.only_experts_quantized
+        return shape.weight_dtype, " ".join(sorted(shape.bf16_parts))
 
     group = {"group_0": {"weights": {"num_bits": 4, "type": "int"}}}
-    assert stored(quant_method="fp8") == ("fp8", False)
-    assert stored(quant_method="fp8", weight_block_size=[128, 128]) == ("fp8_block", False)
-    assert stored(quant_method="modelopt", quant_algo="NVFP4") == ("nvfp4", False)
-    assert stored(quant_method="awq", bits=4) == ("int4", False)
-    assert stored(quant_method="mxfp4") == ("mxfp4", True)
-    assert stored(quant_method="compressed-tensors", config_groups=group) == ("int4", False)
+    assert stored(quant_method="fp8") == ("fp8", "")
+    assert stored(quant_method="fp8", weight_block_size=[128, 128]) == ("fp8_block", "")
+    assert stored(quant_method="modelopt", quant_algo="NVFP4") == ("nvfp4", "")
+    assert stored(quant_method="awq", bits=4) == ("int4", "")
+    assert stored(quant_method="mxfp4") == ("mxfp4", "attention linear mlp output shared")
+    assert stored(quant_method="compressed-tensors", config_groups=group) == ("int4", "")
     ignore = ["lm_head", "re:.*self_attn.*"]
-    assert stored(quant_method="compressed-tensors", config_groups=group, ignore=ignore) == ("int4", True)
+    left_alone = ("int4", "attention output")
+    assert stored(quant_method="compressed-tensors", config_groups=group, ignore=ignore) == left_alone
+
+
+@pytest.mark.parametrize(
+    ("modules", "parts"),
+    [
+        (["lm_head", "model.layers.0*"], ""),
+        (["model.layers.0.self_attn*"], ""),  # one layer of many is no part
+        (["model.layers.0.self_attn*", "model.layers.1.self_attn*"], "attention output"),
+        (["model.layers.*.self_attn.q_a_proj", "model.layers.*.self_attn.kv_b_proj"], "attention"),
+        (["model.layers.*.self_attn.o_proj"], "output"),
+        (["model.layers.*.self_attn.indexer*", "model.layers.*.mlp.gate"], ""),
+        (["*.mlp.shared_expert.*", "model.layers.*.linear_attn*"], "linear shared"),
+        (["re:.*shared_experts.*", "re:.*mlp\\.(gate|up|gate_up|down)_proj.*"], "mlp shared"),
+        (["model.layers.0.self_attn.indexers_proj", "model.layers.1.self_attn.kv_a_layernorm"], ""),
+    ],
+)
+def test_parts_that_a_checkpoint_leaves_alone(modules: list[str], parts: str) -> None:
+    quantization = {"quant_algo": "NVFP4", "exclude_modules": modules}
+    shape = read_model_shape({**LLAMA, "quantization_config": quantization}, "m")
+    assert " ".join(sorted(shape.bf16_parts)) == parts
 
 
 def windows(**extra: object) -> list[tuple[int, int]]:
@@ -167,6 +197,22 @@ def test_sliding_windows() -> None:
     assert windows(sliding_window=128, layer_types=["sliding_attention", "full_attention"] * 6) == [(0, 6), (128, 6)]
     assert windows(sliding_window=512, model_type="gemma3_text") == [(0, 2), (512, 10)]
     assert windows(sliding_window=512, model_type="gemma2") == [(0, 6), (512, 6)]
+
+
+def test_which_layers_are_linear() -> None:
+    linear = {
+        **dict.fromkeys(("linear_num_key_heads", "linear_num_value_heads"), 16),
+        **dict.fromkeys(("linear_key_head_dim", "linear_value_head_dim"), 128),
+        "linear_conv_kernel_dim": 4,
+        "num_hidden_layers": 12,
+    }
+    kinds = ["linear_attention", "full_attention", "full_attention"] * 4
+    for extra, count in (({}, 9), ({"full_attention_interval": 2}, 6), ({"layer_types": kinds}, 4)):
+        shape = read_model_shape({**LLAMA, **linear, **extra}, "m")
+        assert (shape.num_linear_layers, shape.num_attention_layers) == (count, 12 - count)
+        assert shape.linear is not None
+        assert shape.linear.state_bytes == 4
+    assert load_model("Llama-3.1-8B").linear is None
 
 
 def test_which_layers_have_experts() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -15,7 +16,7 @@ from windtunnel.timing.catalog import load_gpu, load_model
 from windtunnel.timing.catalog.hf_config import read_model_shape
 from windtunnel.timing.deployment import Deployment, deploy
 from windtunnel.timing.efficiency import load_efficiency
-from windtunnel.timing.layers import expert_coverage
+from windtunnel.timing.layers import expert_coverage, layers_ms
 from windtunnel.timing.overhead import Overhead, WithOverhead
 from windtunnel.timing.points import price_decode_ms, price_prompts_ms
 from windtunnel.timing.roofline import GRAPH_SIZES, RooflineTiming
@@ -54,6 +55,9 @@ MODELS = [
     roofline("gpt-oss-120b", tp=2),
     roofline("DeepSeek-V3", "h200", tp=8, ep=8),
     roofline("DeepSeek-V3", "h200", dp=8, ep=8),
+    roofline("Qwen3.5-397B-A17B", "h200", tp=8, dtype="fp8_block"),
+    roofline("DeepSeek-V3.2", "h200", tp=8),
+    roofline("GLM-5-NVFP4", "b200", tp=4, kv_dtype="fp8"),
     windowed(),
     RooflineTiming(deployment("Qwen3-8B"), Overhead()),
     RooflineTiming(deployment("Qwen3-8B"), Overhead(), cuda_graph_padding=True),
@@ -123,6 +127,74 @@ def test_more_work_takes_longer_and_a_mixed_pass_reads_its_weights_once(data: st
     assert max(decode_ms, prompt_ms) < mixed_ms < decode_ms + prompt_ms
     assert model.price_pass_ms(longer) > mixed_ms
     assert model.price_pass_ms(PassShape(decodes, decodes * (context + 1))) >= decode_ms
+
+
+def test_a_layer_with_a_state_costs_by_requests_and_not_by_contexts() -> None:
+    # Qwen3.5-397B-A17B on 8 H200: what a context token costs is read by 15 layers with one KV head of 256 on each GPU;
+    # what a request costs is a state of 45 layers, read and written.
+    model = roofline("Qwen3.5-397B-A17B", "h200", tp=8, dtype="fp8_block")
+    rate = load_gpu("h200").memory_bandwidth
+    longer = price_decode_ms(model, 64, 9000) - price_decode_ms(model, 64, 8000)
+    assert longer == pytest.approx(64 * 1000 * 15 * 2 * 256 * 2 / (rate * 0.92) * 1e3)
+    half = roofline("Qwen3.5-397B-A17B", "h200", tp=8, dtype="fp8_block", state_dtype="bf16")
+    saved = price_decode_ms(model, 64, 8000) - price_decode_ms(half, 64, 8000)
+    assert saved == pytest.approx(64 * 45 * 2 * (64 * 128 * 128 * 2 / 8) / (rate * 0.80) * 1e3)
+
+
+def test_a_scan_takes_its_longest_chunk() -> None:
+    model = roofline("Qwen3.5-27B", "h200")
+    one, four = price_prompts_ms(model, 1, 8192), price_prompts_ms(model, 4, 2048)
+    attention = 16 * 4.0 * 24 * 256 * (8192**2 - 4 * 2048**2) / 2 / (989e12 * 0.68) * 1e3
+    scan = 48 * 20e-6 * (8192 - 2048)
+    head, states = price_prompts_ms(model, 4, 2048, sampled=4) - price_prompts_ms(model, 4, 2048, sampled=1), 3
+    linear = model._linear
+    assert linear is not None
+    assert one - four + head + states * linear.per_chunk_ms == pytest.approx(attention + scan)
+
+
+def test_sparse_attention_reads_an_index_of_everything_and_what_it_picked() -> None:
+    # DeepSeek-V3.2: 132 bytes and 64 heads x 128 of index a token, 2,048 tokens of 576 picked, in 61 layers.
+    model = roofline("DeepSeek-V3.2", "h200", tp=8)
+    rate, flops = load_gpu("h200").memory_bandwidth, load_gpu("h200").flops["fp8"]
+    index = 61 * (132 / (rate * 0.42) + 2 * 64 * 128 / (flops * 0.20)) * 1e3
+    latent = 61 * 576 * 2 / (rate * 0.92) * 1e3
+    beyond = price_decode_ms(model, 10, 9000) - price_decode_ms(model, 10, 8000)
+    assert beyond == pytest.approx(10 * 1000 * index)
+    within = price_decode_ms(model, 10, 2000) - price_decode_ms(model, 10, 1000)
+    assert within == pytest.approx(10 * 1000 * (index + latent), rel=1e-6)
+    dense = roofline("DeepSeek-V3", "h200", tp=8)
+    assert price_decode_ms(model, 64, 1000) > price_decode_ms(dense, 64, 1000)
+    assert price_decode_ms(model, 64, 100_000) < 0.6 * price_decode_ms(dense, 64, 100_000)
+
+
+def test_a_long_chunk_of_sparse_attention_stays_in_the_latent_space_with_filled_heads() -> None:
+    model = roofline("DeepSeek-V3.2", "h200", tp=8)  # 16 heads a GPU are computed as 64
+    tokens, start = 4096, 8192
+    pairs = tokens * (start + tokens / 2)
+    index = pairs * 2 * 64 * 128 / (1979e12 * 0.20)
+    latent = tokens * 2048 * 2 * 64 * (2 * 512 + 64) / (989e12 * 0.45)
+    assert model.attention.windows_of_chunk_ms(start, tokens) == pytest.approx(61 * (index + latent) * 1e3)
+    short = 1024 * 1024 / 2 * 2 * 16 * (128 + 64 + 128) / (989e12 * 0.68)
+    assert model.attention.windows_of_chunk_ms(0, 1024) == pytest.approx(61 * short * 1e3)
+
+
+def test_a_short_prompt_of_sparse_attention_waits_for_its_launches() -> None:
+    model = roofline("DeepSeek-V3.2", "h200", tp=8)
+    dense = roofline("DeepSeek-V3", "h200", tp=8)
+    assert price_prompts_ms(model, 1, 128) > price_prompts_ms(dense, 1, 128) + 61 * 0.3
+
+
+def test_shared_experts_run_beside_the_routed_ones_in_small_passes() -> None:
+    model = deployment("DeepSeek-V3", "h200", tp=8)
+    kernels = roofline("DeepSeek-V3", "h200", tp=8).kernels
+    alone = deploy(replace(model.model, shared_intermediate=0), model.gpu, tp=8)
+
+    def difference(tokens: float) -> float:
+        found = layers_ms(model, kernels, np.array([tokens])) - layers_ms(alone, kernels, np.array([tokens]))
+        return float(found[0])
+
+    assert difference(256.0) == pytest.approx(0.0, abs=1e-9)
+    assert difference(257.0) > 58 * 0.010
 
 
 def test_decodes_are_priced_by_logical_contexts() -> None:

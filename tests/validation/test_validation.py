@@ -27,6 +27,7 @@ from windtunnel.validation.real_runs import (
 )
 from windtunnel.validation.shared_prefix import compare_shared_prefix, shared_prefix_config
 from windtunnel.validation.silicon import FILE, read_silicon, replay_row
+from windtunnel.validation.silicon_launch import Launch, launch
 from windtunnel.validation.silicon_pricing import AMPLE_BLOCKS, blocks_of, roofline_pricer
 
 SHARED = Path(os.environ.get("WINDTUNNEL_SHARED", "../shared")) / "validation"
@@ -109,7 +110,17 @@ def test_the_cache_is_fp8_where_the_servers_were_launched_so(tmp_path: Path) -> 
             {"backend": "trtllm"},
         )
     )
-    assert [row.kv for row in rows] == ["fp8", "bfloat16", "fp8", "bfloat16", "fp8"]
+    assert [row.launch.kv for row in rows] == ["fp8", "bfloat16", "fp8", "bfloat16", "fp8"]
+
+
+def test_launches_as_the_scripts_have_them() -> None:
+    one = ("sglang", "Qwen3.5-397B-A17B")
+    assert launch(*one, "b200", "fp8", 4, 8192, 64) == Launch("fp8", "bf16", 16384, 30)
+    assert launch(*one, "h200", "fp8", 8, 1024, 8) == Launch("fp8", "bf16", 16384)
+    assert launch(*one, "b200", "bf16", 8, 1024, 4) == Launch("bfloat16", None, 32768, 10)
+    assert launch("sglang", "DeepSeek-R1", "b200", "fp8", 4, 8192, 4).prefill_tokens == 8192
+    assert launch("vllm", "MiniMax-M2.5", "b300", "fp4", 4, 8192, 4) == Launch("fp8", None, 16384)
+    assert launch("vllm", "Kimi-K2.5", "b200", "int4", 8, 1024, 4).kv == "bfloat16"
 
 
 def test_a_row_is_a_closed_loop_of_its_own(tmp_path: Path) -> None:

@@ -89,6 +89,6 @@ def _no_room(deployment: Deployment, engine: AnyEngine, timing: TimingConfig) ->
     remedy = f"the smallest {{timing.tp}} that fits is {fits}" if fits else "no {timing.tp} within a node fits"
     return (
         f"no room for a KV cache: weights take {plan.weights / 1e9:,.1f} GB and other needs "
-        f"{(plan.activations + plan.runtime + plan.collectives + plan.windows) / 1e9:,.1f} GB of "
+        f"{(plan.activations + plan.runtime + plan.collectives + plan.windows + plan.states) / 1e9:,.1f} GB of "
         f"{plan.total * plan.share / 1e9:,.1f} GB ({plan.share:.0%} of the {deployment.gpu.name}); {remedy}"
     )

@@ -18,9 +18,9 @@ TIMING_MODELS = ("polynomial", "roofline", "aiconfigurator")
 
 NEEDS_DEPLOYMENT = ("roofline", "aiconfigurator")  # what they predict is kernels alone: overhead comes on top
 CALIBRATED = ("pass_overhead_ms", "request_overhead_ms", "decode_scale", "prefill_scale")  # of those, and of profiles
-DEPLOYMENT_ONLY = ("tp", "pp", "ep", "dtype", "kv_dtype", "gpu_memory_utilization")
+DEPLOYMENT_ONLY = ("tp", "pp", "ep", "dtype", "kv_dtype", "state_dtype", "gpu_memory_utilization")
 
-WeightDtype = Literal["bf16", "fp8", "fp8_block", "int4", "mxfp4", "nvfp4"]
+WeightDtype = Literal["bf16", "fp8", "fp8_block", "int4", "int4_g32", "mxfp4", "nvfp4"]
 
 
 def _known_model(name: str) -> str:
@@ -60,6 +60,9 @@ class TimingConfig(Section):
     ep: PositiveInt = Field(default=1, description="groups of GPUs among which whole experts are spread")
     dtype: WeightDtype | None = Field(default=None, description="weights; unless given, what the checkpoint has")
     kv_dtype: Literal["bf16", "fp8"] | None = Field(default=None, description="KV cache; bf16 unless given")
+    state_dtype: Literal["fp32", "bf16"] | None = Field(
+        default=None, description="states of linear attention; what the model's config says unless given"
+    )
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1, strict=True)] | None = Field(
         default=None,
         description="share of a GPU's memory that the engine plans with (mem_fraction_static in SGLang): 0.9 for "
@@ -146,4 +149,5 @@ class TimingConfig(Section):
             ep=self.ep,
             dtype=self.dtype,
             kv_dtype=self.kv_dtype,
+            state_dtype=self.state_dtype,
         )

@@ -77,7 +77,7 @@ def _plan_in_words(plan: MemoryPlan) -> str:
             ("graphs and libraries", plan.runtime),
             ("collectives", plan.collectives),
         ]
-    parts.append(("sliding windows", plan.windows))
+    parts += [("sliding windows", plan.windows), ("states of linear attention", plan.states)]
     taken = "".join(f" - {size / 1e9:,.1f} {name}" for name, size in parts if size > 0.0)
     return (
         f"{plan.share:.0%} of {plan.total / 1e9:,.1f} GB{taken} = {plan.kv_cache / 1e9:,.1f} GB, "

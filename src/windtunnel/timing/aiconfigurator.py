@@ -19,7 +19,7 @@ from windtunnel.timing.roofline import RooflineTiming
 from windtunnel.timing.tabulated import TabulatedTiming
 
 SYSTEMS = {"rtx-pro-6000": "rtx_pro_6000_server"}  # whose name there is not ours with underscores
-DTYPES = {"bf16": "bfloat16", "int4": "int4_wo", "mxfp4": "w4a16_mxfp4"}  # likewise
+DTYPES = {"bf16": "bfloat16", "int4": "int4_wo", "int4_g32": "int4_wo", "mxfp4": "w4a16_mxfp4"}  # likewise
 KV_DTYPES = {"bf16": "bfloat16", "fp8": "fp8"}
 
 
@@ -61,7 +61,8 @@ def aic_deployment(deployment: Deployment, backend: str, ships_model: bool | Non
     gemm = moe = None
     if not is_shipped or deployment.weight_dtype != deployment.model.weight_dtype:  # not what its checkpoint says
         weights = DTYPES.get(deployment.weight_dtype, deployment.weight_dtype)
-        gemm = DTYPES.get(deployment.dense_dtype, deployment.dense_dtype)
+        dense = deployment.dtype_of("attention")
+        gemm = DTYPES.get(dense, dense)
         moe = weights if deployment.model.num_experts else None
     has_experts = bool(deployment.model.num_experts)
     return AicDeployment(

@@ -42,6 +42,7 @@ class MemoryPlan:
         weights, activations, runtime, collectives: what that part holds besides the KV cache.
         holds_activations: whether the share holds all of these, or weights and caches alone.
         windows: caches of layers with a sliding window, full for every request that may run.
+        states: what layers of linear attention keep, for every request that may run.
         kv_cache: what is left for the layers that attend to everything; may be negative.
         bytes_per_token: what a token takes of it.
     """
@@ -54,6 +55,7 @@ class MemoryPlan:
     collectives: float
     holds_activations: bool
     windows: float
+    states: float
     kv_cache: float
     bytes_per_token: int
 
@@ -72,6 +74,7 @@ class MemoryPlan:
             "runtime_bytes": int(self.runtime),
             "collective_bytes": int(self.collectives),
             "window_cache_bytes": int(self.windows),
+            "state_bytes": int(self.states),
             "kv_cache_bytes": int(self.kv_cache),
             "kv_bytes_per_token": self.bytes_per_token,
             "kv_cache_tokens": self.tokens,
@@ -100,12 +103,13 @@ def plan_memory(
     for layers in deployment.model.layers:
         if layers.window_tokens:
             windows += layers.count * layers_per_stage * layers.window_tokens * max_rows * deployment.kv_bytes_per_layer
-        else:
+        elif not layers.is_linear:
             full_layers += layers.count * layers_per_stage
     if not full_layers:  # all layers forget: their blocks are counted for whole contexts, as the engine does
         full_layers = float(deployment.stage_layers)
         windows = 0.0
-    kv_cache = total * share - weights - windows
+    states = max_rows * deployment.state_bytes_per_request * layers_per_stage
+    kv_cache = total * share - weights - windows - states
     if holds_activations:
         kv_cache -= activations + RUNTIME_BYTES + collectives
     return MemoryPlan(
@@ -117,8 +121,9 @@ def plan_memory(
         collectives=collectives,
         holds_activations=holds_activations,
         windows=windows,
+        states=states,
         kv_cache=kv_cache,
-        bytes_per_token=int(-(-full_layers // 1)) * deployment.kv_bytes_per_layer,
+        bytes_per_token=int(-(-full_layers // 1)) * (deployment.kv_bytes_per_layer + deployment.index_bytes_per_layer),
     )
 
 

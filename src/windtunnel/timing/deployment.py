@@ -5,24 +5,35 @@ It checks that the parts go together and says how much of the model each GPU hol
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from windtunnel.errors import InputError
 from windtunnel.timing.catalog import GpuSpec, LayerGroup, ModelShape
 
 # Bytes a weight takes, its scales included: a float32 for 128 x 128 (fp8_block), half a byte and a byte for 32
-# (mxfp4), a byte for 16 (nvfp4), a bf16 scale and a zero for 128 (int4).
+# (mxfp4), a byte for 16 (nvfp4), a bf16 scale and a zero for 128 (int4), a bf16 scale for 32 (int4_g32).
 WEIGHT_BYTES = {
     "bf16": 2.0,
     "fp8": 1.0,
     "fp8_block": 1.0 + 4.0 / (128 * 128),
     "int4": 0.5 + 2.5 / 128,
+    "int4_g32": 0.5 + 2.0 / 32,
     "mxfp4": 0.5 + 1.0 / 32,
     "nvfp4": 0.5 + 1.0 / 16,
 }
 # What the tensor cores multiply for a matrix stored so: 4-bit weights of int4 and mxfp4 are widened to bf16.
-COMPUTE_DTYPE = {"bf16": "bf16", "fp8": "fp8", "fp8_block": "fp8", "int4": "bf16", "mxfp4": "bf16", "nvfp4": "fp4"}
+COMPUTE_DTYPE = {
+    "bf16": "bf16",
+    "fp8": "fp8",
+    "fp8_block": "fp8",
+    "nvfp4": "fp4",
+    "int4": "bf16",
+    "int4_g32": "bf16",
+    "mxfp4": "bf16",
+}
 KV_BYTES = {"bf16": 2, "fp8": 1}
+STATE_BYTES = {"fp32": 4, "bf16": 2}
+INDEX_SCALE_BYTES = 4  # beside a key of a sparse index, which is FP8 whatever the cache is
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +77,17 @@ class Deployment:
         """Layers of the largest pipeline stage."""
         return -(-self.model.num_layers // self.pp)
 
-    @property
-    def dense_dtype(self) -> str:
-        """What matrices outside of routed experts are stored as."""
-        return "bf16" if self.model.only_experts_quantized else self.weight_dtype
+    def dtype_of(self, part: str) -> str:
+        """What the matrices of a part (`catalog.PARTS`) are stored as; routed experts are `weight_dtype`."""
+        return "bf16" if part in self.model.bf16_parts else self.weight_dtype
 
     def layer_weight_bytes(self, group: LayerGroup) -> float:
         """Bytes of the weights of one layer on one GPU."""
         model = self.model
-        weights = model.dense_parameters(group) * WEIGHT_BYTES[self.dense_dtype] / self.tp
+        parts = model.parameters_of(group)
+        router = parts.pop("router")
+        weights = sum(count * WEIGHT_BYTES[self.dtype_of(part)] for part, count in parts.items()) / self.tp
+        weights += router * WEIGHT_BYTES["bf16"]
         if group.has_experts:
             experts = model.num_experts * model.expert_parameters / (self.ep * self.expert_split)
             weights += experts * WEIGHT_BYTES[self.weight_dtype]
@@ -90,8 +103,13 @@ class Deployment:
         return layers * self.stage_layers / model.num_layers + copies * embedding
 
     @property
+    def index_bytes_per_layer(self) -> int:
+        """Bytes of the keys by which sparse attention picks tokens, of one layer and token, on every GPU."""
+        return self.model.index.head_dim + INDEX_SCALE_BYTES if self.model.index else 0
+
+    @property
     def kv_bytes_per_layer(self) -> int:
-        """Bytes of KV cache that one layer needs for a token, on one GPU."""
+        """Bytes of KV cache that one layer of attention needs for a token, on one GPU, keys of an index left out."""
         latent = self.model.latent
         if latent is not None:  # one latent vector for all heads, on every GPU
             return (latent.kv_rank + latent.rope_dim) * KV_BYTES[self.kv_dtype]
@@ -102,7 +120,13 @@ class Deployment:
         """Bytes of KV cache of a token, all layers and GPUs together, each part counted once."""
         model = self.model
         heads = model.latent.kv_rank + model.latent.rope_dim if model.latent else 2 * model.kv_heads * model.head_dim
-        return model.num_layers * heads * KV_BYTES[self.kv_dtype]
+        return model.num_attention_layers * (heads * KV_BYTES[self.kv_dtype] + self.index_bytes_per_layer)
+
+    @property
+    def state_bytes_per_request(self) -> float:
+        """Bytes that layers of linear attention keep for a request, whatever its length, on one GPU."""
+        linear = self.model.linear
+        return self.model.num_linear_layers * linear.request_bytes / self.tp if linear is not None else 0.0
 
 
 def deploy(
@@ -115,10 +139,12 @@ def deploy(
     ep: int = 1,
     dtype: str | None = None,
     kv_dtype: str | None = None,
+    state_dtype: str | None = None,
 ) -> Deployment:
     """The deployment of a model, in the format of its checkpoint and with a bf16 KV cache unless told otherwise.
 
-    An FP8 checkpoint does not imply an FP8 KV cache: engines keep that in bf16 unless they are told to.
+    An FP8 checkpoint does not imply an FP8 KV cache: engines keep that in bf16 unless they are told to. States of
+    linear attention are what the model's config says (`STATE_BYTES`) unless told otherwise.
 
     Raises:
         InputError: the parts do not go together; its `field` is the argument that is to blame.
@@ -133,6 +159,14 @@ def deploy(
     for width in sorted(widths):
         if width % tp:
             raise InputError(f"{tp} GPUs cannot split the MLP of {model.name}, {width} wide", field="tp")
+    if model.linear is not None and model.linear.value_heads % tp:
+        raise InputError(
+            f"{tp} GPUs cannot split the {model.linear.value_heads} linear-attention heads of {model.name}", field="tp"
+        )
+    if state_dtype is not None:
+        if model.linear is None:
+            raise InputError(f"{state_dtype} has no effect on {model.name}, which keeps no states", field="state_dtype")
+        model = replace(model, linear=replace(model.linear, state_bytes=STATE_BYTES[state_dtype]))
     if pp > model.num_layers:
         raise InputError(f"{pp} stages are more than the {model.num_layers} layers of {model.name}", field="pp")
     if ep > 1 and not model.num_experts:

@@ -27,6 +27,43 @@ class Rates:
 
 
 @dataclass(frozen=True, slots=True)
+class SparseRates:
+    """How sparse latent attention runs, a layer.
+
+    Attributes:
+        index_bandwidth, index_flops: shares of the peaks at which the index is read and scored, picking included.
+        index_floor_us: of scoring and picking in a pass.
+        flops: share of the peak of the dtype that prompts are multiplied in; heads: multiple to which kernels fill up
+            the heads of a GPU.
+        host_us: a layer of a pass with prompts takes no less, because nobody captured its many small kernels.
+    """
+
+    index_bandwidth: float
+    index_flops: float
+    index_floor_us: float
+    flops: float
+    heads: int
+    host_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class LinearRates:
+    """How linear attention runs, a layer.
+
+    Attributes:
+        bandwidth: share of the peak at which a decode's state is read and written; floor_us: of a pass that decodes.
+        scan_bandwidth: share of the peak at which prompts are scanned; scan_floor_us: of a pass with prompts;
+            scan_token_ns: for each token of its longest chunk, whose parts are scanned one after the other.
+    """
+
+    bandwidth: float
+    floor_us: float
+    scan_bandwidth: float
+    scan_floor_us: float
+    scan_token_ns: float
+
+
+@dataclass(frozen=True, slots=True)
 class Efficiency:
     """The factors of one GPU.
 
@@ -35,6 +72,7 @@ class Efficiency:
         attention_bandwidth, attention_floor_us: of reading the KV cache in a decode, a layer; attention_head_us: for
             each KV head of each request besides.
         prefill_flops, prefill_floor_us, qk_norm_us: of attention over prompts, a layer.
+        sparse, linear: of attention to picked tokens, and of layers with a state in the place of a cache.
         elementwise_bandwidth, elementwise_floor_us: of norms and the like, a kernel.
         link: share of the link by the number of GPUs; latency_us: of a collective, for each doubling of those.
         is_fitted: whether the factors were chosen on data of this GPU, and not of a relative.
@@ -48,6 +86,8 @@ class Efficiency:
     prefill_flops: float
     prefill_floor_us: float
     qk_norm_us: float
+    sparse: SparseRates
+    linear: LinearRates
     elementwise_bandwidth: float
     elementwise_floor_us: float
     link: dict[int, float]
@@ -76,6 +116,8 @@ def load_efficiency(gpu: str) -> Efficiency:
         prefill_flops=merged["prefill_attention"]["flops"],
         prefill_floor_us=merged["prefill_attention"]["floor_us"],
         qk_norm_us=merged["prefill_attention"]["qk_norm_us"],
+        sparse=SparseRates(**merged["sparse_attention"]),
+        linear=LinearRates(**merged["linear_attention"]),
         elementwise_bandwidth=merged["elementwise"]["bandwidth"],
         elementwise_floor_us=merged["elementwise"]["floor_us"],
         link=merged["all_reduce"]["bandwidth"],

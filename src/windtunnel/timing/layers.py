@@ -11,7 +11,11 @@ import numpy as np
 from windtunnel.timing.base import FloatArray
 from windtunnel.timing.catalog import LayerGroup
 from windtunnel.timing.deployment import WEIGHT_BYTES, Deployment
-from windtunnel.timing.kernels import ACTIVATION_BYTES, Kernels
+from windtunnel.timing.kernels import ACTIVATION_BYTES, MS, Kernels
+
+# Engines run shared experts on a stream of their own, beside the routed ones, in passes up to this size: vLLM by
+# VLLM_SHARED_EXPERTS_STREAM_TOKEN_THRESHOLD; SGLang has 1,024 for DeepSeek on NVIDIA.
+OVERLAPPED_TOKENS = 256
 
 
 def expert_coverage(num_experts: int, experts_per_token: int, tokens: FloatArray) -> FloatArray:
@@ -28,15 +32,18 @@ def layers_ms(deployment: Deployment, kernels: Kernels, tokens: FloatArray) -> F
     model = deployment.model
     residual = tokens * model.hidden * ACTIVATION_BYTES
     total = kernels.elementwise_ms(residual * 2.0)  # the embedding
-    projections = _projections_ms(deployment, kernels, tokens)
     norms = 2.0 * kernels.elementwise_ms(residual * 4.0)  # each reads two streams and writes two
     reduced = kernels.all_reduce_ms(residual, deployment.tp)
     for group in model.layers:
-        layer = projections + norms + reduced + _mlp_ms(deployment, kernels, group, tokens)
+        inner = _linear_projections_ms if group.is_linear else _projections_ms
+        layer = inner(deployment, kernels, tokens) + norms + reduced
+        mlp = _mlp_ms(deployment, kernels, group, tokens)
         if group.has_experts:
-            layer = layer + _experts_ms(deployment, kernels, tokens) + _dispatch_ms(deployment, kernels, residual)
+            experts = _experts_ms(deployment, kernels, tokens)
+            beside = np.where(tokens <= OVERLAPPED_TOKENS, np.maximum(mlp, experts), mlp + experts)
+            layer = layer + beside + _dispatch_ms(deployment, kernels, residual)
         else:
-            layer = layer + reduced
+            layer = layer + mlp + reduced
         total = total + group.count * layer
     if deployment.pp > 1:
         total = total + (deployment.pp - 1) * kernels.send_ms(residual)
@@ -48,17 +55,28 @@ def lm_head_ms(deployment: Deployment, kernels: Kernels, rows: FloatArray) -> Fl
     return kernels.gemm_ms(rows, deployment.model.vocab / deployment.tp, deployment.model.hidden, "bf16")
 
 
+def sparse_host_ms(deployment: Deployment, kernels: Kernels, tokens: FloatArray) -> FloatArray:
+    """What sparse attention adds to its projections at least: its many small kernels are launched one by one."""
+    launched = kernels.efficiency.sparse.host_us / MS
+    waited = np.maximum(launched - _projections_ms(deployment, kernels, tokens), 0.0)
+    return deployment.model.num_attention_layers * waited
+
+
 def _projections_ms(deployment: Deployment, kernels: Kernels, tokens: FloatArray) -> FloatArray:
     """What comes before and after attention: projections, rotary embedding, and writing the KV cache."""
     model = deployment.model
-    dtype = deployment.dense_dtype
+    dtype = deployment.dtype_of("attention")
+    output_dtype = deployment.dtype_of("output")
     heads = model.heads / deployment.tp
     latent = model.latent
     if latent is None:
         kv_heads = deployment.kv_heads_per_gpu
-        total = kernels.gemm_ms(tokens, (heads + 2 * kv_heads) * model.head_dim, model.hidden, dtype)
-        total = total + kernels.gemm_ms(tokens, model.hidden, heads * model.head_dim, dtype)
+        queries = heads * (2.0 if model.gates_attention else 1.0)
+        total = kernels.gemm_ms(tokens, (queries + 2 * kv_heads) * model.head_dim, model.hidden, dtype)
+        total = total + kernels.gemm_ms(tokens, model.hidden, heads * model.head_dim, output_dtype)
         moved = (2.0 * (heads + kv_heads) + 4.0 * kv_heads) * model.head_dim * ACTIVATION_BYTES
+        if model.gates_attention:
+            total = total + kernels.elementwise_ms(tokens * heads * model.head_dim * 3.0 * ACTIVATION_BYTES)
         return total + kernels.elementwise_ms(tokens * moved, kernels=0.0)  # their floor is in that of attention
     query_dim = latent.nope_dim + latent.rope_dim
     total = kernels.gemm_ms(tokens, latent.q_rank + latent.kv_rank + latent.rope_dim, model.hidden, dtype)
@@ -66,9 +84,30 @@ def _projections_ms(deployment: Deployment, kernels: Kernels, tokens: FloatArray
     # keys are folded into queries and values out of the latent result, head by head: two batched products in bf16
     total = total + kernels.gemm_ms(tokens, heads * latent.kv_rank, latent.nope_dim, "bf16")
     total = total + kernels.gemm_ms(tokens, heads * latent.value_dim, latent.kv_rank, "bf16")
-    total = total + kernels.gemm_ms(tokens, model.hidden, heads * latent.value_dim, dtype)
+    total = total + kernels.gemm_ms(tokens, model.hidden, heads * latent.value_dim, output_dtype)
     moved = (latent.q_rank + 2.0 * (latent.kv_rank + latent.rope_dim) + 2.0 * heads * latent.rope_dim) * 2.0
-    return total + kernels.elementwise_ms(tokens * moved * ACTIVATION_BYTES, kernels=2.0)
+    total = total + kernels.elementwise_ms(tokens * moved * ACTIVATION_BYTES, kernels=2.0)
+    index = model.index
+    if index is not None:  # every GPU has all of its heads: they are not split
+        width = index.heads * index.head_dim
+        total = total + kernels.gemm_ms(tokens, width, latent.q_rank or model.hidden, dtype)
+        total = total + kernels.gemm_ms(tokens, index.head_dim + index.heads, model.hidden, "bf16")
+        total = total + kernels.elementwise_ms(tokens * width * 4.0 * ACTIVATION_BYTES, kernels=1.0)
+    return total
+
+
+def _linear_projections_ms(deployment: Deployment, kernels: Kernels, tokens: FloatArray) -> FloatArray:
+    """Of linear attention: queries, keys, values and their gate at once, two numbers a head, and the way out."""
+    model = deployment.model
+    linear = model.linear
+    assert linear is not None
+    dtype = deployment.dtype_of("linear")
+    values = linear.value_heads * linear.value_dim / deployment.tp
+    inward = linear.channels / deployment.tp + values
+    total = kernels.gemm_ms(tokens, inward, model.hidden, dtype)
+    total = total + kernels.gemm_ms(tokens, 2.0 * linear.value_heads / deployment.tp, model.hidden, "bf16")
+    total = total + kernels.gemm_ms(tokens, model.hidden, values, dtype)
+    return total + kernels.elementwise_ms(tokens * values * 3.0 * ACTIVATION_BYTES)  # the gated norm
 
 
 def _mlp_ms(deployment: Deployment, kernels: Kernels, group: LayerGroup, tokens: FloatArray) -> FloatArray:
@@ -77,7 +116,7 @@ def _mlp_ms(deployment: Deployment, kernels: Kernels, group: LayerGroup, tokens:
     width = (model.shared_intermediate if group.has_experts else group.intermediate) / deployment.tp
     if not width:
         return np.zeros_like(tokens)
-    dtype = deployment.dense_dtype
+    dtype = deployment.dtype_of("shared" if group.has_experts else "mlp")
     total = kernels.gemm_ms(tokens, (model.mlp_matrices - 1) * width, model.hidden, dtype)
     total = total + kernels.gemm_ms(tokens, model.hidden, width, dtype)
     return total + kernels.elementwise_ms(tokens * width * model.mlp_matrices * ACTIVATION_BYTES)

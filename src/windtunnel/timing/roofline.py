@@ -15,7 +15,8 @@ from windtunnel.timing.base import FloatArray, PassShape
 from windtunnel.timing.deployment import COMPUTE_DTYPE, Deployment
 from windtunnel.timing.efficiency import Efficiency, load_efficiency
 from windtunnel.timing.kernels import Kernels
-from windtunnel.timing.layers import layers_ms, lm_head_ms
+from windtunnel.timing.layers import layers_ms, lm_head_ms, sparse_host_ms
+from windtunnel.timing.linear_attention import LinearAttentionPrices
 from windtunnel.timing.measured_range import MeasuredRange
 from windtunnel.timing.overhead import NO_OVERHEAD, Overhead
 
@@ -52,17 +53,20 @@ class RooflineTiming:
         self.cuda_graph_padding = cuda_graph_padding
         self.kernels = Kernels(deployment.gpu, efficiency or load_efficiency(deployment.gpu.name))
         self.attention = AttentionPrices(deployment, self.kernels)
+        linear = LinearAttentionPrices(deployment, self.kernels)
         self.notes = _notes(deployment, self.kernels.efficiency)
         # What each pass asks for, within reach.
         self._windows = self.attention.windows
         self._slope_ms = self.attention.per_context_ms
         self._pair_ms = self.attention.per_pair_ms
         self._read_ms = self.attention.per_read_ms
-        self._decode_floor_ms = self.attention.decode_floor_ms
-        self._per_decode_ms = self.attention.per_decode_ms
-        self._prompt_floor_ms = self.attention.prompt_floor_ms + overhead.pass_ms
+        self._decode_floor_ms = self.attention.decode_floor_ms + linear.decode_floor_ms
+        self._per_decode_ms = self.attention.per_decode_ms + linear.per_decode_ms
+        self._prompt_floor_ms = self.attention.prompt_floor_ms + linear.prompt_floor_ms + overhead.pass_ms
+        self._linear = linear if linear.serial_ms else None
         self._request_ms = overhead.request_ms
         self._layers_ms: list[float] = []  # of a pass by its tokens
+        self._host_ms: list[float] = []  # what attention to a pass with prompts takes at least, with an index only
         self._head_ms: list[float] = []  # of sampling by rows
         self._decode_ms: list[float] = []  # of a pass that only decodes by its decodes, contexts left out
         self._grow(FIRST_TABLE_TOKENS)
@@ -92,8 +96,16 @@ class RooflineTiming:
             reading = (start + length) * read_ms
             ms += computing if computing > reading else reading
         if self._windows:
+            in_windows = 0.0
             for start, length in zip(shape.chunk_starts, chunks, strict=True):
-                ms += self.attention.windows_of_chunk_ms(start, length)
+                in_windows += self.attention.windows_of_chunk_ms(start, length)
+            if self._host_ms and in_windows < self._host_ms[tokens]:
+                in_windows = self._host_ms[tokens]
+            ms += in_windows
+        linear = self._linear
+        if linear is not None:
+            ms += len(chunks) * linear.per_chunk_ms + (tokens - decodes) * linear.per_token_ms
+            ms += max(chunks) * linear.serial_ms
         if decodes:
             context = float(shape.decode_context_tokens)
             ms += self._decode_floor_ms + decodes * self._per_decode_ms + context * self._slope_ms
@@ -133,8 +145,10 @@ class RooflineTiming:
         layers = layers_ms(self.deployment, self.kernels, computed)
         head = lm_head_ms(self.deployment, self.kernels, numbers)
         head[0] = 0.0
-        decode = layers + head + (self.attention.decode_floor_ms + self.overhead.pass_ms)
-        decode += numbers * (self.overhead.request_ms + self.attention.per_decode_ms)
+        decode = layers + head + (self._decode_floor_ms + self.overhead.pass_ms)
+        decode += numbers * (self.overhead.request_ms + self._per_decode_ms)
+        if self.deployment.model.index is not None:
+            self._host_ms = sparse_host_ms(self.deployment, self.kernels, computed).tolist()
         self._layers_ms = layers.tolist()
         self._head_ms = head.tolist()
         self._decode_ms = decode.tolist()

@@ -2,7 +2,7 @@
 
 A row says which model, GPU, engine, parallelism, lengths and requests in flight. Lengths were drawn from 0.8 to 1.0 of
 the nominal ones, and ten times as many requests sent as were in flight, the first of them at once. What a row does not
-say is taken from the public launch scripts of the benchmark (InferenceX): dtype of the KV cache and prefill budget.
+say is taken from the public launch scripts of the benchmark (`silicon_launch`).
 Nothing is fitted to any row.
 Source: `silicon_sample.csv` of AIConfigurator 0.12, which was derived from InferenceX (Apache-2.0 both).
 """
@@ -22,6 +22,7 @@ from windtunnel.config.schema import Config
 from windtunnel.errors import InputError
 from windtunnel.timing.base import TimingModel
 from windtunnel.validation.errors import Comparison
+from windtunnel.validation.silicon_launch import Launch, launch
 from windtunnel.workload.session import Workload
 from windtunnel.workload.streams import named_stream
 
@@ -30,21 +31,6 @@ REQUESTS = 200  # that count, after as many as are in flight
 SHORTEST = 0.8  # of the nominal lengths
 BURST = 0.1  # share of a benchmark's requests that are sent at once at its start
 MOST_GPUS = 8  # of a node
-
-# Models whose servers were launched with an FP8 KV cache, by the GPUs where they were.
-FP8_KV = {
-    "meta-llama/Llama-3.1-70B": ("h100", "h200", "b200"),
-    "openai/gpt-oss-120b": ("b200",),
-    "MiniMaxAI/MiniMax-M2.5": ("h200", "b200", "b300"),
-    "deepseek-ai/DeepSeek-R1": ("b200", "b300", "gb200"),
-    "deepseek-ai/DeepSeek-V3": ("b200", "b300", "gb200"),
-    "zhipuai/GLM-5": ("b200", "b300"),
-    "Qwen/Qwen3.5-397B-A17B": ("b200", "b300"),  # not its bf16 weights
-}
-FP4_KV = {"moonshotai/Kimi-K2.5": ("b200", "b300")}  # an FP8 cache with FP4 weights only
-PREFILL_TOKENS = {"sglang": {"h200": 32768, "b200": 32768, "b300": 32768, "gb200": 32768}}
-VLLM_PREFILL_TOKENS = 8192
-SGLANG_PREFILL_TOKENS = 8192
 
 
 @dataclass(frozen=True)
@@ -57,7 +43,7 @@ class SiliconRow:
         gemm, moe: dtypes of the weights in AIConfigurator's words, None if it does not say.
         tp, dp, moe_tp, moe_ep: sizes of the groups, made consistent: see `read_silicon`.
         isl, osl: nominal lengths. concurrency: requests in flight.
-        kv: dtype of the KV cache, `bfloat16` or `fp8`.
+        launch: what the launch script said.
     """
 
     number: int
@@ -75,7 +61,7 @@ class SiliconRow:
     isl: int
     osl: int
     concurrency: int
-    kv: str
+    launch: Launch
     ttft_ms: float
     tpot_ms: float
 
@@ -132,9 +118,6 @@ def _row(number: int, row: dict[str, Any]) -> SiliconRow | str:
         return "more GPUs than a node has"
     gpu = row["system"].removesuffix("_sxm")
     precision = row["precision"] or "?"
-    is_fp8 = gpu in FP8_KV.get(row["model_path"], ()) and precision not in ("bf16", "?")
-    is_fp8 = is_fp8 or (precision == "fp4" and gpu in FP4_KV.get(row["model_path"], ()))
-    is_fp8 = is_fp8 or (row["backend"] == "trtllm" and precision in ("fp8", "fp4"))
     return SiliconRow(
         number=number,
         engine=row["backend"],
@@ -151,7 +134,15 @@ def _row(number: int, row: dict[str, Any]) -> SiliconRow | str:
         isl=row["isl"],
         osl=row["osl"],
         concurrency=row["concurrency"],
-        kv="fp8" if is_fp8 else "bfloat16",
+        launch=launch(
+            row["backend"],
+            row["model_path"].rpartition("/")[2],
+            gpu,
+            precision,
+            tp,
+            row["isl"],
+            row["concurrency"],
+        ),
         ttft_ms=row["ttft_ms"],
         tpot_ms=row["tpot_ms"],
     )
@@ -207,14 +198,13 @@ def _engine(row: SiliconRow, blocks: int) -> dict[str, Any]:
             "num_gpu_blocks": blocks,
             "block_size": 16,
             "max_num_seqs": 1024,
-            "max_num_batched_tokens": VLLM_PREFILL_TOKENS,
+            "max_num_batched_tokens": row.launch.prefill_tokens,
         }
-    budget = PREFILL_TOKENS["sglang"].get(row.gpu, SGLANG_PREFILL_TOKENS)
     return {
         "kind": "sglang",
         "num_gpu_blocks": blocks * 16,
         "max_running_requests": 1024,
-        "chunked_prefill_size": budget,
-        "max_prefill_tokens": budget,
+        "chunked_prefill_size": row.launch.prefill_tokens,
+        "max_prefill_tokens": row.launch.prefill_tokens,
         "overlap_schedule": row.dp == 1,
     }

@@ -28,7 +28,18 @@ CATALOG_NAMES = {
     "nvidia/DeepSeek-R1-NVFP4": "deepseek-ai/DeepSeek-R1",
     "nvidia/DeepSeek-V3.1-NVFP4": "deepseek-ai/DeepSeek-V3",
     "nvidia/Qwen3-32B-NVFP4": "Qwen/Qwen3-32B",
-    "moonshotai/Kimi-K2.5": "moonshotai/Kimi-K2-Instruct",  # the language model in it
+    "zhipuai/GLM-5": "zai-org/GLM-5-FP8",
+}
+# Checkpoints of four bits, which leave other parts in bf16 than those of eight.
+FP4_NAMES = {
+    "deepseek-ai/DeepSeek-R1": "nvidia/DeepSeek-V3.1-NVFP4",
+    "nvidia/DeepSeek-R1-NVFP4": "nvidia/DeepSeek-V3.1-NVFP4",
+    "deepseek-ai/DeepSeek-V3": "nvidia/DeepSeek-V3.1-NVFP4",
+    "nvidia/DeepSeek-V3.1-NVFP4": "nvidia/DeepSeek-V3.1-NVFP4",
+    "zhipuai/GLM-5": "nvidia/GLM-5-NVFP4",
+    "moonshotai/Kimi-K2.5": "nvidia/Kimi-K2.5-NVFP4",
+    "MiniMaxAI/MiniMax-M2.5": "nvidia/MiniMax-M2.5-NVFP4",
+    "Qwen/Qwen3.5-397B-A17B": "nvidia/Qwen3.5-397B-A17B-NVFP4",
 }
 AIC_NAMES = {
     "meta-llama/Llama-3.1-8B-Instruct": "meta-llama/Meta-Llama-3.1-8B",
@@ -49,8 +60,10 @@ def roofline_pricer(row: SiliconRow) -> TimingModel | str:
 
 
 @cache
-def _roofline(model: str, gpu: str, tp: int, dp: int, ep: int, dtype: str, kv: str) -> TimingModel | str:
-    config = _config(model, gpu, tp, dp, ep, dtype, kv)
+def _roofline(
+    model: str, gpu: str, tp: int, dp: int, ep: int, dtype: str, kv: str, state: str | None
+) -> TimingModel | str:
+    config = _config(model, gpu, tp, dp, ep, dtype, kv, state)
     if isinstance(config, str):
         return config
     deployment = config.timing.deployment(dp)
@@ -70,15 +83,19 @@ def blocks_of(row: SiliconRow) -> int:
     return AMPLE_BLOCKS if isinstance(sized, str) else sized.engine.num_gpu_blocks
 
 
-def _deployed(row: SiliconRow) -> tuple[str, str, int, int, int, str, str]:
+def _deployed(row: SiliconRow) -> tuple[str, str, int, int, int, str, str, str | None]:
     dtype = DTYPES.get(row.moe or "", "") if not row.model.endswith(DENSE) else DTYPES.get(row.gemm or "", "")
-    if "gpt-oss" in row.model:
+    if "gpt-oss" in row.model or dtype == "int4":
         dtype = ""  # as the checkpoint has them
-    return CATALOG_NAMES.get(row.model, row.model), row.gpu, row.tp, row.dp, row.moe_ep, dtype, row.kv
+    name = CATALOG_NAMES.get(row.model, row.model)
+    if dtype == "nvfp4":
+        name = FP4_NAMES.get(row.model, name)
+    launch = row.launch
+    return name, row.gpu, row.tp, row.dp, row.moe_ep, dtype, launch.kv, launch.state
 
 
 @cache
-def _config(model: str, gpu: str, tp: int, dp: int, ep: int, dtype: str, kv: str) -> Config | str:
+def _config(model: str, gpu: str, tp: int, dp: int, ep: int, dtype: str, kv: str, state: str | None) -> Config | str:
     timing = {
         "kind": "roofline",
         "model": model,
@@ -86,6 +103,7 @@ def _config(model: str, gpu: str, tp: int, dp: int, ep: int, dtype: str, kv: str
         "tp": tp,
         "dtype": dtype or None,
         "kv_dtype": "fp8" if kv == "fp8" else "bf16",
+        "state_dtype": state,
     }
     if ep > 1:
         timing["ep"] = ep
@@ -102,7 +120,7 @@ def _aic_key(row: SiliconRow) -> tuple[str, str, str, int, int, int, int, str | 
     system = row.gpu if row.gpu.startswith("gb") else f"{row.gpu}_sxm"
     name = AIC_NAMES.get(row.model, row.model)
     gemm, moe = (None, None) if "gpt-oss" in name else (row.gemm, row.moe)
-    return name, system, row.engine, row.tp, row.dp, row.moe_tp, row.moe_ep, gemm, moe, row.kv
+    return name, system, row.engine, row.tp, row.dp, row.moe_tp, row.moe_ep, gemm, moe, row.launch.kv
 
 
 @cache

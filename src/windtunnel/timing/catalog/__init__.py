@@ -5,14 +5,24 @@ local directory that has a `config.json`.
 """
 
 from windtunnel.timing.catalog.gpus import GpuSpec, gpu_names, load_gpu
-from windtunnel.timing.catalog.model_shape import LatentAttention, LayerGroup, ModelShape
+from windtunnel.timing.catalog.model_shape import (
+    PARTS,
+    LatentAttention,
+    LayerGroup,
+    LinearAttention,
+    ModelShape,
+    SparseIndex,
+)
 from windtunnel.timing.catalog.models import load_model, model_config, model_names
 
 __all__ = [
+    "PARTS",
     "GpuSpec",
     "LatentAttention",
     "LayerGroup",
+    "LinearAttention",
     "ModelShape",
+    "SparseIndex",
     "gpu_names",
     "load_gpu",
     "load_model",

@@ -7,6 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+# What a checkpoint may leave unquantised: projections before attention and after it, those of linear attention, dense
+# MLPs, shared experts. The routed experts never are.
+PARTS = ("attention", "output", "linear", "mlp", "shared")
+
 
 @dataclass(frozen=True, slots=True)
 class LatentAttention:
@@ -25,6 +29,56 @@ class LatentAttention:
 
 
 @dataclass(frozen=True, slots=True)
+class SparseIndex:
+    """What picks the tokens that latent attention reads (DeepSeek Sparse Attention, arXiv 2512.02556, section 2.1).
+
+    A small key of every token is cached besides its latent vector; each query scores all of them and attends to the
+    best `top_k` alone.
+
+    Attributes:
+        heads, head_dim: of its queries; all heads share one key of `head_dim`.
+        top_k: tokens that are attended to.
+    """
+
+    heads: int
+    head_dim: int
+    top_k: int
+
+
+@dataclass(frozen=True, slots=True)
+class LinearAttention:
+    """Layers that keep a state instead of a KV cache (Gated DeltaNet, arXiv 2412.06464, as in Qwen3-Next and 3.5).
+
+    Attributes:
+        key_heads, key_dim, value_heads, value_dim: of queries and keys, and of values and their gate.
+        kernel: tokens that the short convolution before it sees.
+        state_bytes: of one number of the state.
+    """
+
+    key_heads: int
+    key_dim: int
+    value_heads: int
+    value_dim: int
+    kernel: int
+    state_bytes: int
+
+    @property
+    def channels(self) -> int:
+        """Width of what the convolution mixes: queries, keys and values."""
+        return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
+
+    @property
+    def state_numbers(self) -> int:
+        """Numbers in the state of a request, of one layer."""
+        return self.value_heads * self.key_dim * self.value_dim
+
+    @property
+    def request_bytes(self) -> int:
+        """Bytes that one layer keeps for a request, however long it is; the convolution's last tokens are bf16."""
+        return self.state_numbers * self.state_bytes + 2 * (self.kernel - 1) * self.channels
+
+
+@dataclass(frozen=True, slots=True)
 class LayerGroup:
     """Layers that are alike.
 
@@ -33,12 +87,14 @@ class LayerGroup:
         window_tokens: how far back they attend, 0 for the whole context.
         intermediate: width of the dense MLP, 0 if there is none.
         has_experts: whether routed experts (and shared ones, if the model has any) take the place of the MLP.
+        is_linear: whether they have the model's linear attention, and no KV cache.
     """
 
     count: int
     window_tokens: int
     intermediate: int
     has_experts: bool
+    is_linear: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +105,9 @@ class ModelShape:
         name: what it was asked for as.
         hidden: width of the residual stream; vocab: rows of the embedding.
         heads, kv_heads, head_dim: attention; with `latent`, `kv_heads` means nothing.
-        latent: not None for multi-head latent attention.
+        latent: not None for multi-head latent attention; index: not None if that attends to picked tokens only.
+        linear: of the layers that are linear, None if there are none.
+        gates_attention: whether the result of attention is gated, by a projection as wide as the queries.
         layers: its layers, by kind; order does not matter.
         mlp_matrices: 3 where a gate multiplies (SwiGLU and alike), else 2.
         num_experts, experts_per_token, expert_intermediate: of a layer with routed experts.
@@ -57,8 +115,8 @@ class ModelShape:
         tied_embeddings: whether the LM head is the embedding.
         qk_norm: whether queries and keys are normalised.
         weight_dtype: what the checkpoint's matrices are stored as: `bf16`, `fp8` (per tensor), `fp8_block`,
-            `int4`, `mxfp4` or `nvfp4`.
-        only_experts_quantized: whether that holds for the routed experts alone and the rest is `bf16`.
+            `int4`, `int4_g32`, `mxfp4` or `nvfp4`.
+        bf16_parts: which of `PARTS` are `bf16` nevertheless. The LM head always is.
         max_position: longest sequence the model is made for, 0 if it does not say.
     """
 
@@ -69,6 +127,9 @@ class ModelShape:
     kv_heads: int
     head_dim: int
     latent: LatentAttention | None
+    index: SparseIndex | None
+    linear: LinearAttention | None
+    gates_attention: bool
     layers: tuple[LayerGroup, ...]
     mlp_matrices: int
     num_experts: int
@@ -78,7 +139,7 @@ class ModelShape:
     tied_embeddings: bool
     qk_norm: bool
     weight_dtype: str
-    only_experts_quantized: bool
+    bf16_parts: frozenset[str]
     max_position: int
 
     @property
@@ -86,37 +147,59 @@ class ModelShape:
         return sum(group.count for group in self.layers)
 
     @property
-    def attention_parameters(self) -> int:
-        """Parameters of the projections of one attention layer."""
+    def num_attention_layers(self) -> int:
+        """Layers that have a KV cache."""
+        return sum(group.count for group in self.layers if not group.is_linear)
+
+    @property
+    def num_linear_layers(self) -> int:
+        return self.num_layers - self.num_attention_layers
+
+    def parameters_of(self, group: LayerGroup) -> dict[str, int]:
+        """Parameters of one layer of a group by part (`PARTS`) and of its router, without routed experts and norms."""
+        parameters = self._linear_parameters() if group.is_linear else self._attention_parameters()
+        mlp = self.mlp_matrices * self.hidden
+        parameters["mlp"] = mlp * group.intermediate
+        parameters["shared"] = mlp * self.shared_intermediate if group.has_experts else 0
+        parameters["router"] = self.hidden * self.num_experts if group.has_experts else 0
+        return parameters
+
+    def _attention_parameters(self) -> dict[str, int]:
         latent = self.latent
         if latent is None:
-            return self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
+            queries = self.heads * (2 if self.gates_attention else 1)
+            inward = self.hidden * self.head_dim * (queries + 2 * self.kv_heads)
+            return {"attention": inward, "output": self.hidden * self.head_dim * self.heads}
         query_dim = latent.nope_dim + latent.rope_dim
         query = self.hidden * self.heads * query_dim
         if latent.q_rank:
             query = self.hidden * latent.q_rank + latent.q_rank * self.heads * query_dim
         key_value = self.hidden * (latent.kv_rank + latent.rope_dim)
         key_value += latent.kv_rank * self.heads * (latent.nope_dim + latent.value_dim)
-        return query + key_value + self.heads * latent.value_dim * self.hidden
+        index = self.index
+        if index is not None:
+            key_value += (latent.q_rank or self.hidden) * index.heads * index.head_dim
+            key_value += self.hidden * (index.head_dim + index.heads)
+        return {"attention": query + key_value, "output": self.heads * latent.value_dim * self.hidden}
+
+    def _linear_parameters(self) -> dict[str, int]:
+        linear = self.linear
+        assert linear is not None
+        values = linear.value_heads * linear.value_dim
+        inward = self.hidden * (linear.channels + values + 2 * linear.value_heads) + linear.kernel * linear.channels
+        return {"linear": inward + values * self.hidden}
 
     @property
     def expert_parameters(self) -> int:
         """Parameters of one routed expert."""
         return self.mlp_matrices * self.hidden * self.expert_intermediate
 
-    def dense_parameters(self, group: LayerGroup) -> int:
-        """Parameters of one layer of a group that are not those of routed experts, norms left out."""
-        parameters = self.attention_parameters + self.mlp_matrices * self.hidden * group.intermediate
-        if group.has_experts:
-            parameters += self.mlp_matrices * self.hidden * self.shared_intermediate + self.hidden * self.num_experts
-        return parameters
-
     @property
     def num_parameters(self) -> int:
         """All parameters but norms and biases: what the name of a model usually counts."""
         total = self.vocab * self.hidden * (1 if self.tied_embeddings else 2)
         for group in self.layers:
-            layer = self.dense_parameters(group)
+            layer = sum(self.parameters_of(group).values())
             if group.has_experts:
                 layer += self.num_experts * self.expert_parameters
             total += group.count * layer
