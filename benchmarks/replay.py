@@ -37,6 +37,7 @@ SMALL_POOL_TOKENS = 65_536  # one that is full, and evicts, after a few hundred 
 class Deployment:
     """What both programs are told to simulate."""
 
+    engine: str = "vllm"
     workers: int = 1
     block_size: int = 64
     max_num_seqs: int = 256
@@ -47,6 +48,43 @@ class Deployment:
     @property
     def num_gpu_blocks(self) -> int:
         return self.pool_tokens // self.block_size
+
+    def settings(self) -> dict[str, object]:
+        """Our engine, as fields of its section."""
+        if self.engine == "sglang":
+            return {
+                "page_size": self.block_size,
+                "num_gpu_blocks": self.num_gpu_blocks,
+                "max_running_requests": self.max_num_seqs,
+                "max_prefill_tokens": 2 * self.max_num_batched_tokens,
+                "chunked_prefill_size": self.max_num_batched_tokens,
+                "enable_prefix_caching": "true",
+                "overlap_schedule": "true",
+            }
+        return {
+            "block_size": self.block_size,
+            "num_gpu_blocks": self.num_gpu_blocks,
+            "max_num_seqs": self.max_num_seqs,
+            "max_num_batched_tokens": self.max_num_batched_tokens,
+            "enable_prefix_caching": "true",
+            "enable_chunked_prefill": "true",
+            "behaviour": "0.33",
+            "async_scheduling": "false",
+        }
+
+    def peer_settings(self) -> dict[str, object]:
+        """The peer's, as its engine arguments."""
+        own: dict[str, object] = {"engine_type": self.engine, "block_size": self.block_size}
+        own |= {"num_gpu_blocks": self.num_gpu_blocks, "enable_prefix_caching": True}
+        if self.engine == "sglang":
+            sglang = {
+                "page_size": self.block_size,
+                "max_prefill_tokens": 2 * self.max_num_batched_tokens,
+                "chunked_prefill_size": self.max_num_batched_tokens,
+            }
+            return own | {"max_num_seqs": self.max_num_seqs, "sglang": sglang}
+        own |= {"max_num_seqs": self.max_num_seqs, "max_num_batched_tokens": self.max_num_batched_tokens}
+        return own | {"enable_chunked_prefill": True}
 
 
 PEER_ROUTERS = {"round-robin": "round_robin", "kv": "kv_router"}
@@ -114,20 +152,10 @@ def measured(command: Sequence[str | Path], scratch: Path) -> tuple[float, float
 def windtunnel(scratch: Path, load: Sequence[str | Path], deployment: Deployment, concurrency: int = 0) -> Sample:
     """Simulate `load` (trace files, or the flags of a synthetic load) with per-request records."""
     report = scratch / "windtunnel.json"
-    settings = {
-        "engine.block_size": deployment.block_size,
-        "engine.num_gpu_blocks": deployment.num_gpu_blocks,
-        "engine.max_num_seqs": deployment.max_num_seqs,
-        "engine.max_num_batched_tokens": deployment.max_num_batched_tokens,
-        "engine.enable_prefix_caching": "true",
-        "engine.enable_chunked_prefill": "true",
-        "engine.behaviour": "0.33",
-        "engine.async_scheduling": "false",
-    }
-    command: list[str | Path] = [sys.executable, "-m", "windtunnel", "run", *load, "--engine", "vllm"]
+    command: list[str | Path] = [sys.executable, "-m", "windtunnel", "run", *load, "--engine", deployment.engine]
     command += ["--workers", str(deployment.workers), "--router", deployment.router, "--timing", "polynomial"]
-    for name, value in settings.items():
-        command += ["--set", f"{name}={value}"]
+    for name, value in deployment.settings().items():
+        command += ["--set", f"engine.{name}={value}"]
     command += ["--report", report, "--requests-out", scratch / "windtunnel.jsonl"]
     if concurrency:
         command += ["--concurrency", str(concurrency)]
@@ -141,19 +169,10 @@ def windtunnel(scratch: Path, load: Sequence[str | Path], deployment: Deployment
 def peer(scratch: Path, trace: Path, deployment: Deployment, concurrency: int = 0) -> Sample:
     """The same with the peer; its report has the wall time of its compiled part."""
     report = scratch / "peer.json"
-    engine = {
-        "engine_type": "vllm",
-        "block_size": deployment.block_size,
-        "num_gpu_blocks": deployment.num_gpu_blocks,
-        "max_num_seqs": deployment.max_num_seqs,
-        "max_num_batched_tokens": deployment.max_num_batched_tokens,
-        "enable_prefix_caching": True,
-        "enable_chunked_prefill": True,
-    }
     command: list[str | Path] = [peer_python(), "-m", "dynamo.replay", trace, "--trace-format", "mooncake"]
     command += ["--trace-block-size", str(TRACE_BLOCK_TOKENS), "--replay-mode", "offline"]
     command += ["--num-workers", str(deployment.workers), "--router-mode", PEER_ROUTERS[deployment.router]]
-    command += ["--extra-engine-args", json.dumps(engine)]
+    command += ["--extra-engine-args", json.dumps(deployment.peer_settings())]
     command += ["--report-json", report, "--report-jsonl", scratch / "peer.jsonl"]
     if concurrency:
         command += ["--replay-concurrency", str(concurrency)]
@@ -277,6 +296,24 @@ def mooncake(bench: Bench) -> list[Row]:
     ]
 
 
+def sglang(bench: Bench) -> list[Row]:
+    """The same on SGLang engines, overlap on: against the peer's, our own vLLM engine, and pages of one token."""
+    deployment = Deployment("sglang", workers=4)
+    ours, theirs = bench.against_peer("sglang", bench.trace, deployment)
+    a, b, c = bench.alternate(
+        "sglang",
+        lambda: windtunnel(bench.scratch, [bench.trace], deployment),
+        lambda: windtunnel(bench.scratch, [bench.trace], Deployment(workers=4)),
+        lambda: windtunnel(bench.scratch, [bench.trace], Deployment("sglang", workers=4, block_size=1)),
+    )
+    return [
+        *against("sglang", "simulation time", ours, theirs, "wall_ms", "ms", 3),
+        *against("sglang", "peak memory", ours, theirs, "peak_rss_mb", "MB", 5),
+        growing("sglang", "SGLang / vLLM", a, b, 1.5),
+        growing("sglang", "page 1 / page 64", c, a, 1.3),
+    ]
+
+
 def kv_router(bench: Bench) -> list[Row]:
     """The conversation trace on 16 workers behind the KV router: against the peer's, round robin, and 256 workers."""
     deployment = Deployment(workers=16, router="kv")
@@ -351,6 +388,7 @@ def million(bench: Bench) -> list[Row]:
 
 CASES: dict[str, Callable[[Bench], list[Row]]] = {
     "mooncake": mooncake,
+    "sglang": sglang,
     "kv-router": kv_router,
     "closed-loop": closed_loop,
     "unique": unique,
