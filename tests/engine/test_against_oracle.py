@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from golden.compare import recorded_differences, unobserved_differences
-from golden.vllm_format import Scenario
+from golden.vllm_format import OUTPUT_SEED, Scenario
 from golden.vllm_playback import Playback
 from oracle.random_scenarios import PROFILES, scenarios
+from oracle.shared_outputs import share_outputs
 from oracle.vllm_rules import VllmRules
 from strategies import fuzz
 
-# Decisions that random scenarios meet too rarely. (Requests are [arrival pass, prompt, output tokens].)
+# Decisions that random scenarios meet too rarely. (Requests are [arrival pass, prompt, output tokens], and perhaps the
+# segments that they generate.)
 QUOTE = 1_000_000  # + r: the output of request r
-CORNERS: dict[str, tuple[Scenario, list[tuple[int, list[list[int]], int]]]] = {
+CORNERS: dict[str, tuple[Scenario, list[tuple[Any, ...]]]] = {
+    "of two that generate the same, the first one's blocks are hit, although the other ends first": (
+        {"block_size": 4, "num_gpu_blocks": 30},
+        [
+            (0, [[1, 9]], 20),
+            (0, [[1, 9]], 10, [[QUOTE, 10]]),
+            (0, [[5, 12]], 15),
+            (30, [[1, 9], [QUOTE, 8]], 3),
+            (40, [[2, 62]], 2),
+            (45, [[5, 12], [QUOTE + 2, 12]], 2),
+        ],
+    ),
     "a prompt quotes the block that a decode before it fills in the same pass": (
         {"block_size": 1, "max_num_batched_tokens": 3, "long_prefill_token_threshold": 1, "num_gpu_blocks": 8},
         [(1, [[9, 1]], 2), (0, [[9, 1]], 1), (1, [[2, 1], [QUOTE, 1]], 1), (0, [[1, 1], [9, 2]], 1)],
@@ -62,8 +77,9 @@ def differences_from_oracle(scenario: Scenario, release: str = "0.33") -> list[s
 def test_engine_decides_what_the_oracle_decides_in_a_corner(name: str) -> None:
     geometry, rows = CORNERS[name]
     requests = [
-        {"id": f"r{number}", "arrival_pass": arrival, "prompt": prompt, "output_len": output}
-        for number, (arrival, prompt, output) in enumerate(rows)
+        {"id": f"r{number}", "arrival_pass": row[0], "prompt": row[1], "output_len": row[2]}
+        | ({"output": row[3]} if len(row) > 3 else {})
+        for number, row in enumerate(rows)
     ]
     assert differences_from_oracle({**geometry, "requests": requests}) == []
 
@@ -73,6 +89,14 @@ def test_engine_decides_what_the_oracle_decides_in_a_corner(name: str) -> None:
 @given(data=st.data())
 def test_engine_decides_what_the_oracle_decides(profile: str, data: st.DataObject) -> None:
     assert differences_from_oracle(data.draw(scenarios(profile))) == []
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@fuzz(8)
+@given(data=st.data())
+def test_engine_decides_what_the_oracle_decides_where_outputs_are_equal(profile: str, data: st.DataObject) -> None:
+    scenario = share_outputs(data, data.draw(scenarios(profile)), OUTPUT_SEED)
+    assert differences_from_oracle(scenario) == []
 
 
 @pytest.mark.parametrize("release", ["0.20", "0.11"])

@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from golden.compare_sglang import recorded_differences, unobserved_differences
+from golden.sglang_format import OUTPUT_SEED, Scenario
 from golden.sglang_playback import Playback
 from oracle.random_sglang_scenarios import PROFILES, sglang_scenarios
 from oracle.sglang_rules import OutOfMemory, SglangRules
+from oracle.shared_outputs import share_outputs
 from strategies import fuzz
 from windtunnel.engine.sglang_invariants import check_invariants
 
@@ -21,7 +23,17 @@ from windtunnel.engine.sglang_invariants import check_invariants
 @fuzz(16)
 @given(data=st.data())
 def test_engine_decides_what_the_oracle_decides(profile: str, data: st.DataObject) -> None:
-    scenario = data.draw(sglang_scenarios(profile))
+    check_against_oracle(data.draw(sglang_scenarios(profile)))
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@fuzz(8)
+@given(data=st.data())
+def test_engine_decides_what_the_oracle_decides_where_outputs_are_equal(profile: str, data: st.DataObject) -> None:
+    check_against_oracle(share_outputs(data, data.draw(sglang_scenarios(profile)), OUTPUT_SEED))
+
+
+def check_against_oracle(scenario: Scenario) -> None:
     try:
         recording = SglangRules(scenario).play()
     except OutOfMemory:  # SGLang crashes: we give up the request that would not fit, and go on

@@ -3,7 +3,8 @@
 A scenario is the geometry of an engine and its requests; `overlap` says which of SGLang's two loops was driven, and
 `chunked_prefill_size` -1 is off. A request arrives before turn `arrival_pass`. Its `prompt` is a list of segments
 [seed, length] or [seed, length, start] that stand for the token ids `seed * 1_000_000 + start + i`; token k of the
-output of the r-th request is `10**9 + r * 10**6 + k`, so the segment [1000 + r, n] quotes its first n.
+output of the r-th request is `10**9 + r * 10**6 + k`, so the segment [1000 + r, n] quotes its first n. (In our own
+scenarios a request may have an `output`, segments too, at least `output_len` tokens: what it generates instead.)
 
 A recording holds the turns in order. Of each: `p` its number, `added` before it, `retracted` and `aborted` in it,
 `mode` EXTEND, DECODE or MIXED if it launched a batch, `batch` {request: [prefix, tokens]} of the prompts in it,
@@ -46,7 +47,7 @@ SCENARIO_DEFAULTS: Scenario = {
     "overlap": False,
 }
 SCENARIO_KEYS = frozenset(SCENARIO_DEFAULTS) | {"name", "desc", "requests"}
-REQUEST_KEYS = frozenset({"id", "arrival_pass", "prompt", "output_len", "ignore_eos", "priority"})
+REQUEST_KEYS = frozenset({"id", "arrival_pass", "prompt", "output_len", "output", "ignore_eos", "priority"})
 OUTPUT_SEED = 1000  # + r is the seed of the output of the r-th request
 IDLE_TURNS = 3  # after so many turns in a row that do nothing the recorder waits for the next arrival
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from golden.planned_content import planned_workload
 from golden.sglang_format import IDLE_TURNS, OUTPUT_SEED, EventLog, RawEvent, Recording, Scenario, with_defaults
 from golden.vllm_format import BlockHashes
 from golden.vllm_playback import RECORD_FIELDS, UnitTiming
@@ -21,6 +22,7 @@ from windtunnel.engine.sglang import SglangScheduler
 from windtunnel.engine.sglang_request import Batch, SglangRequest
 from windtunnel.record.columns import PassColumns
 from windtunnel.workload.content import Content, Run, output_origin
+from windtunnel.workload.session import Workload
 
 
 def engine_config(scenario: Scenario, fast_forward: bool) -> SglangConfig:
@@ -42,8 +44,10 @@ def engine_config(scenario: Scenario, fast_forward: bool) -> SglangConfig:
     )
 
 
-def engine_request(scenario: Scenario, number: int) -> SglangRequest:
-    """Request `number` of a scenario; its segments that quote outputs become runs of those outputs."""
+def engine_request(scenario: Scenario, number: int, workload: Workload | None = None) -> SglangRequest:
+    """Request `number` of a scenario; its segments that quote outputs become runs of those outputs.
+
+    `workload` has its content if requests state what they generate."""
     described = scenario["requests"][number]
     runs: list[Run] = []
     for seed, length, *start in described["prompt"]:
@@ -51,7 +55,10 @@ def engine_request(scenario: Scenario, number: int) -> SglangRequest:
         runs.append((origin, sum(start), length))
     prompt_tokens = sum(run[2] for run in runs)
     output_tokens = described["output_len"]
-    content = Content.of(runs, (output_origin(number), 0, output_tokens))
+    if workload is not None:
+        content = workload.content(number, output_tokens)
+    else:
+        content = Content.of(runs, (output_origin(number), 0, output_tokens))
     return SglangRequest(number, content, prompt_tokens, output_tokens, 0.0)
 
 
@@ -220,7 +227,10 @@ class Playback:
             self.engine = OverlapEngine(self.scheduler, UnitTiming(), self.passes)
         else:
             self.engine = Engine(self.scheduler, UnitTiming(), self.passes)
-        self.requests = [engine_request(self.scenario, number) for number in range(len(described))]
+        workload = planned_workload(described, OUTPUT_SEED)
+        if workload is not None and workload.planned is not None:
+            self.scheduler.share_outputs()
+        self.requests = [engine_request(self.scenario, number, workload) for number in range(len(described))]
         hashes = PageHashes(self.scenario["page_size"])
         self._arrivals: list[int] = [row["arrival_pass"] for row in described]
         self._recorder: TurnRecorder | None = None

@@ -3,7 +3,8 @@
 A scenario is the geometry of an engine and its requests. `num_gpu_blocks` counts vLLM's null block. A request
 arrives before pass `arrival_pass` and may be aborted before pass `abort_pass`. Its `prompt` is a list of segments
 [seed, length] or [seed, length, start] that stand for the token ids `seed * 1_000_000 + start + i`; token k of the
-output of the r-th request is `10**12 + r * 10**6 + k`, so the segment [1_000_000 + r, n] quotes its first n.
+output of the r-th request is `10**12 + r * 10**6 + k`, so the segment [1_000_000 + r, n] quotes its first n. (In our
+own scenarios a request may have an `output`, segments too, at least `output_len` tokens: what it generates instead.)
 
 A recording holds the passes in order. Of each: `p` its number, `added` and `aborted` before it, `sched` {request:
 [tokens computed before, tokens]} in batch order, `new` and `resumed` [request, hit tokens], `preempted` [victim,
@@ -45,7 +46,7 @@ SCENARIO_DEFAULTS: Scenario = {
     "max_passes": 4000,
 }
 SCENARIO_KEYS = frozenset(SCENARIO_DEFAULTS) | {"name", "desc", "requests"}
-REQUEST_KEYS = frozenset({"id", "arrival_pass", "abort_pass", "prompt", "output_len", "priority"})
+REQUEST_KEYS = frozenset({"id", "arrival_pass", "abort_pass", "prompt", "output_len", "output", "priority"})
 OUTPUT_SEED = 1_000_000  # + r is the seed of the output of the r-th request
 IDLE_PASSES = 3  # after so many passes in a row that schedule nothing the recorder waits for the next arrival
 

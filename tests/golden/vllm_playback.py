@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from golden.planned_content import output_ids, planned_workload
 from golden.vllm_format import (
     IDLE_PASSES,
     OUTPUT_SEED,
@@ -35,6 +36,7 @@ from windtunnel.engine.vllm import VllmScheduler
 from windtunnel.record.columns import PassColumns
 from windtunnel.timing.base import FloatArray, PassShape
 from windtunnel.workload.content import Content, Run, output_origin
+from windtunnel.workload.session import Workload
 
 RECORD_FIELDS = (
     "output_tokens",
@@ -111,8 +113,10 @@ def speculation(scenario: Scenario, is_new: bool) -> SpeculationConfig | None:
     )
 
 
-def engine_request(scenario: Scenario, number: int) -> EngineRequest:
-    """Request `number` of a scenario; its segments that quote outputs become runs of those outputs."""
+def engine_request(scenario: Scenario, number: int, workload: Workload | None = None) -> EngineRequest:
+    """Request `number` of a scenario; its segments that quote outputs become runs of those outputs.
+
+    `workload` has its content if requests state what they generate."""
     described = scenario["requests"][number]
     runs: list[Run] = []
     for seed, length, *start in described["prompt"]:
@@ -120,7 +124,10 @@ def engine_request(scenario: Scenario, number: int) -> EngineRequest:
         runs.append((origin, sum(start), length))
     prompt_tokens = sum(run[2] for run in runs)
     output_tokens = max(1, min(described["output_len"], scenario["max_model_len"] - prompt_tokens))
-    content = Content.of(runs, (output_origin(number), 0, output_tokens))
+    if workload is not None:
+        content = workload.content(number, output_tokens)
+    else:
+        content = Content.of(runs, (output_origin(number), 0, output_tokens))
     arrival_ms = float(described["arrival_pass"])
     if scenario["policy"] == "priority":
         arrival_ms = 0.0  # the recorder told the scheduler that requests arrived in the order of the file
@@ -147,7 +154,7 @@ class ContentHashes:
         self._chains: dict[int, list[int]] = {}
         for request in requests:
             tokens = token_ids(scenario["requests"][request.number]["prompt"])
-            tokens += token_ids([[OUTPUT_SEED + request.number, request.max_output_tokens]])
+            tokens += output_ids(scenario["requests"][request.number], request.number, OUTPUT_SEED)
             chain = self._chains[id(request.table.content)] = []
             self.hasher.extend(chain, tokens)
 
@@ -284,7 +291,10 @@ class Playback:
         config = engine_config(self.scenario, fast_forward, behaviour)
         self.scheduler = build_scheduler(config, self.passes, events and self.scenario["kv_events"])
         self.engine = Engine(self.scheduler, UnitTiming(), self.passes)
-        self.requests = [engine_request(self.scenario, number) for number in range(len(described))]
+        workload = planned_workload(described, OUTPUT_SEED)
+        if workload is not None and workload.planned is not None:
+            self.scheduler.share_outputs()
+        self.requests = [engine_request(self.scenario, number, workload) for number in range(len(described))]
         self.names: list[str] = [row["id"] for row in described]
         hashes = ContentHashes(self.scenario, self.requests, getattr(self.scheduler, "hash_ahead", 0))
         self._recorder = PassRecorder(self.scheduler, self.names, hashes) if observed else None

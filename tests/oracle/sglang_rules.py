@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from golden.planned_content import output_ids
 from golden.sglang_format import IDLE_TURNS, OUTPUT_SEED, EventLog, Recording, Scenario, with_defaults
 from golden.vllm_format import token_ids
 from oracle.radix_by_token import RadixByToken, TreeNode
@@ -31,7 +32,7 @@ class RuleRequest:
     def __init__(self, number: int, described: dict[str, Any], ignore_eos: bool) -> None:
         self.id: str = described["id"]
         self.prompt = token_ids(described["prompt"])
-        self.all_output = token_ids([[OUTPUT_SEED + number, described["output_len"]]])
+        self.all_output = output_ids(described, number, OUTPUT_SEED)
         self.out: list[int] = []
         self.max_new: int = described["output_len"]
         self.ignore_eos: bool = described.get("ignore_eos", ignore_eos)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
+from golden.planned_content import output_ids
 from golden.vllm_format import (
     IDLE_PASSES,
     OUTPUT_SEED,
@@ -48,6 +49,7 @@ class RuleRequest:
         self.tokens = token_ids(described["prompt"])
         self.num_prompt = len(self.tokens)
         self.max_output: int = described["output_len"]
+        self.all_output = output_ids(described, number, OUTPUT_SEED)
         self.computed = 0
         self.preemptions = 0
         self.blocks: list[int] = []
@@ -332,7 +334,7 @@ class VllmRules:
             new = 0
             is_done = False
             while new < accepted + 1 and not is_done:
-                request.tokens += token_ids([[OUTPUT_SEED + request.number, 1, request.num_output]])
+                request.tokens.append(request.all_output[request.num_output])
                 new += 1
                 is_done = len(request.tokens) >= self.max_model_len or request.num_output >= request.max_output
             if is_done and not is_stale:

@@ -29,7 +29,8 @@ def note_timing(record: Record, timing: TimingModel) -> None:
 
 
 def connect(pool: Pool, fleet: Fleet, workload: Workload) -> None:
-    """Let the router of a pool follow what happens there, if it wants to."""
+    """Tell a pool what its requests have in common, and let its router follow what happens there, if it wants to."""
+    pool.shares_outputs = workload.planned is not None
     if isinstance(pool.router, TrackingRouter) and pool.router.follows:
         pool.feed = RouterFeed(pool.router, pool, fleet.clock, workload)
 

@@ -17,7 +17,6 @@ from windtunnel.conversion import Loss, TraceWriter, WriteOptions, rescale, slic
 from windtunnel.errors import InputError, closest
 from windtunnel.inspection.unread import unread_names
 from windtunnel.workload.traces import load_trace
-from windtunnel.workload.traces.mooncake import CHECKED_ONLY
 from windtunnel.workload.traces.reading import OnBadRow, OnHashMismatch, TimeUnit
 from windtunnel.workload.traces.registry import FORMATS, format_called, recognise
 from windtunnel.workload.traces.rows import require_file
@@ -138,7 +137,7 @@ def convert(
     write_output(out, write)
     for loss in losses:
         print_line(f"lost: {loss}")
-    unread, looked_at = unread_names(traces, known.fields - CHECKED_ONLY)
+    unread, looked_at = unread_names(traces, known.fields)
     if unread:
         names = ", ".join(f"{name} ({count:,})" for name, count in sorted(unread.items()))
         print_line(f"lost: fields that mean nothing here, with how many of {looked_at:,} rows have them: {names}")

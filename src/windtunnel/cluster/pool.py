@@ -94,6 +94,7 @@ class Pool:
         parked: what waits for a worker to become routable, as long as none is.
         is_special: see `Worker.is_special`; of workers yet to start.
         tokens_per_block: of its KV caches.
+        shares_outputs: whether requests may generate the same content; of workers yet to start.
 
     Args:
         build: makes the engine that writes to some pass columns.
@@ -122,6 +123,7 @@ class Pool:
         self.parked: deque[Parked] = deque()
         self.is_special = ranks_per_worker > 1
         self.tokens_per_block = 1
+        self.shares_outputs = False
         self.ranks_per_worker = ranks_per_worker
         self.build = build
         self._fleet = fleet
@@ -144,6 +146,8 @@ class Pool:
             worker.is_special = self.is_special
             if self.is_special:
                 worker.engine.runs_on = False
+            if self.shares_outputs:
+                worker.engine.scheduler.share_outputs()
             worker.is_routable = is_ready
             if not self.workers:
                 self.front = worker.engine.scheduler

@@ -15,6 +15,7 @@ from typing import BinaryIO
 import numpy as np
 
 from windtunnel.conversion.losses import Loss, Losses
+from windtunnel.conversion.row_facts import note_lost_facts
 from windtunnel.conversion.slicing import slice_workload
 from windtunnel.conversion.writers.registry import WRITERS, writer_called
 from windtunnel.conversion.writers.writer import TraceWriter, WriteOptions
@@ -80,6 +81,8 @@ def write_trace(
         target.write(block)
     if packed is not None:
         packed.close()
+    if not writer.keeps_facts:
+        note_lost_facts(workload, losses)
     return losses.found
 
 

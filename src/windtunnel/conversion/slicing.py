@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from windtunnel.conversion.structure import like
 from windtunnel.errors import InputError
-from windtunnel.workload.content import Run
+from windtunnel.workload.renumbering import first_free_origin, renumbered_prompt
 from windtunnel.workload.session import Workload
 from windtunnel.workload.streams import named_stream
 
@@ -79,13 +79,13 @@ def _with_requests(workload: Workload, keeps_session: list[bool], start_ms: floa
     for request in kept:
         number[request] = len(number)
     result = like(workload)
-    fresh = 1 + max((origin for request in kept for origin, _, _ in workload.prompt_runs(request)), default=0)
+    fresh = first_free_origin(workload)
     roots = set(workload.roots().tolist())
     for request in kept:
         session = workload.session[request]
         waits = workload.dependencies.get(request)
         result.add(
-            [_renumbered(run, number, fresh) for run in workload.prompt_runs(request)],
+            renumbered_prompt(workload, request, number, fresh),
             workload.output_tokens[request],
             session=session_number.get(session),
             time_ms=workload.time_ms[request] - (start_ms if request in roots else 0.0),
@@ -97,13 +97,5 @@ def _with_requests(workload: Workload, keeps_session: list[bool], start_ms: floa
                 result.session_ids.append(workload.session_ids[session])
         if workload.request_ids:
             result.request_ids.append(workload.request_ids[request])
+    result.take_over(workload, number)
     return result
-
-
-def _renumbered(run: Run, number: dict[int, int], fresh: int) -> Run:
-    """A run that quotes an output under the new number of its request, or as a text if that is not there."""
-    origin, start, length = run
-    if origin >= 0:
-        return run
-    quoted = -1 - origin
-    return (-1 - number[quoted] if quoted in number else fresh + quoted, start, length)

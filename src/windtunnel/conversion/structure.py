@@ -42,8 +42,9 @@ def as_requests(workload: Workload, losses: Losses) -> Workload:
     times_ms = nominal_times_ms(workload) if later else workload.time_ms
     result = like(workload)
     for request in range(workload.num_requests):
-        result.add(workload.prompt_runs(request), workload.output_tokens[request], time_ms=times_ms[request])
+        result.add(workload.stated_runs(request), workload.output_tokens[request], time_ms=times_ms[request])
     result.request_ids = workload.request_ids
+    result.take_over(workload)
     return result
 
 
@@ -70,7 +71,7 @@ def as_sessions(workload: Workload, losses: Losses) -> Workload:
         is_root = before is None and not waits
         parted += before is None and not is_root
         time_ms = times_ms[request] if session is None else workload.time_ms[request]
-        runs = workload.prompt_runs(request)
+        runs = workload.stated_runs(request)
         result.add(runs, workload.output_tokens[request], session=session, time_ms=time_ms)
         if session is None and workload.session_ids:
             name = workload.session_ids[workload.session[request]]
@@ -78,6 +79,7 @@ def as_sessions(workload: Workload, losses: Losses) -> Workload:
             taken.add(result.session_ids[-1])
         open_session[request] = result.session[request]
     result.request_ids = workload.request_ids
+    result.take_over(workload)
     total = workload.num_requests
     message = "wait for the one before in their session by name: they become turns, which are sent even if it fails"
     losses.note(turns, total, "requests", message)

@@ -61,8 +61,14 @@ class DecodeGroup:
         self.finish_step = NEVER
         self.finish_sum = 0
         self.ring = [0] * block_size
-        self._slots: list[list[EngineRequest]] = [[] for _ in range(block_size if track_slots else 0)]
+        self._slots: list[list[EngineRequest]] = []
+        if track_slots:
+            self.track_slots()
         self._finish: list[tuple[int, int, EngineRequest]] = []
+
+    def track_slots(self) -> None:
+        """Keep the members of each slot from now on; before any joins."""
+        self._slots = [[] for _ in range(self.block_size)]
 
     def join(self, request: EngineRequest) -> None:
         """`request` decodes from the next pass on."""

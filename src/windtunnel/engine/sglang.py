@@ -94,6 +94,9 @@ class SglangScheduler:
         """Why a request can never be served, with the smallest setting that would serve it; "" if it can."""
         return refusal(self.config, prompt_tokens, output_tokens)
 
+    def share_outputs(self) -> None:
+        """Requests may generate the same content: the tree takes it when they end, by its tokens anyway."""
+
     def submit(self, request: EngineRequest) -> None:
         """Put a request, of `request_type`, at the end of the queue."""
         assert isinstance(request, SglangRequest)

@@ -82,6 +82,10 @@ class VllmAdmission:
         """Put KV tiers behind the pool; before the first request."""
         self.offload = VllmOffload(tiers, self.pool)
 
+    def share_outputs(self) -> None:
+        """Requests may generate the same content; before the first one."""
+        self.decodes.keep_order()
+
     def submit(self, request: EngineRequest) -> None:
         """Put a request at its place in the queue, which is the end unless priorities count."""
         if not self.waiting or self.threshold_adaptive:  # a new head, or a smaller chunk for the old one

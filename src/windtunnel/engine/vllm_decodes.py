@@ -2,8 +2,9 @@
 
 Blocks are taken for the group as a number; which member owns how many follows from its position and is written
 down only when somebody looks. Hashing of generated blocks is put off likewise, until the member leaves or a
-content that quotes it is matched or stored: nobody can tell, as no two requests generate the same content. Only
-the order of KV events can, so with `ordered` every block is taken and hashed in the pass and place that vLLM does.
+content that quotes it is matched or stored: nobody can tell, as long as no two requests generate the same content. If
+they may, or somebody reads the order of KV events, `ordered` has every block taken and hashed in the pass and place
+that vLLM does.
 """
 
 from __future__ import annotations
@@ -34,6 +35,12 @@ class VllmDecodes:
         self.group = DecodeGroup(pool.block_size, ordered, lag)
         self.by_output: dict[int, EngineRequest] = {}
         self.suspended = False
+
+    def keep_order(self) -> None:
+        """Be `ordered` from now on; before any request joins."""
+        if not self.ordered:
+            self.ordered = True
+            self.group.track_slots()
 
     def join(self, request: EngineRequest) -> None:
         """`request` emits a token in each pass from the next one on."""

@@ -21,6 +21,7 @@ from windtunnel.errors import InputError
 from windtunnel.workload.closed_loop import ClosedLoop
 from windtunnel.workload.content import NO_SOURCES, Content, Run, quoted_outputs
 from windtunnel.workload.loading import Loading, ObservedLengths
+from windtunnel.workload.planned_outputs import PlannedOutputs
 from windtunnel.workload.urgency import Urgency
 
 MAX_TOKENS = 2**31  # of a prompt or an output: far above any model, far below where sums lose exactness
@@ -58,6 +59,7 @@ class Workload:
             output holds those tokens whatever became of the request.
         needs_concurrency: why it can only be sent in a closed loop, "" if it can be sent at its arrival times.
         urgency: of the requests that are not as urgent as any other.
+        planned: outputs that are known to be, or begin, alike; None if all that is generated is private.
         loading: what became of the rows of the files it was read from; None for a load that was not read.
         observed_lengths: by file, how many rows of it lengths are drawn from.
         class_names: classes of clients, in the order of their sessions; empty for a load that has none.
@@ -83,6 +85,7 @@ class Workload:
         self.accumulates = False
         self.needs_concurrency = ""
         self.urgency: dict[int, Urgency] = {}
+        self.planned: PlannedOutputs | None = None
         self.loading: Loading | None = None
         self.observed_lengths: dict[str, ObservedLengths] = {}
         self.class_names: list[str] = []
@@ -278,9 +281,13 @@ class Workload:
         length = self.input_tokens[request]
         sources = NO_SOURCES
         if self._quotes:
-            if self._generated:
+            if self._generated or self.planned is not None:
                 prompt = Content(origins, deltas, ends, length, sources).runs()
-                return Content.of([self._as_generated(run) for run in prompt], (-1 - request, 0, output_tokens))
+                if self._generated:
+                    prompt = [self._as_generated(run) for run in prompt]
+                if self.planned is not None:
+                    return self.planned.content(request, prompt, output_tokens)
+                return Content.of(prompt, (-1 - request, 0, output_tokens))
             sources = quoted_outputs(origins)
         if output_tokens:
             origins.append(-1 - request)
@@ -292,6 +299,43 @@ class Workload:
     def prompt_runs(self, request: int) -> list[Run]:
         """The prompt of a request as (origin, start, length)."""
         return self.content(request, 0).runs()
+
+    def stated_runs(self, request: int) -> list[Run]:
+        """The prompt as it was added: outputs that it quotes are those of requests, whatever they will be."""
+        first = self._runs_end[request - 1] if request else 0
+        end = self._runs_end[request]
+        columns = (self._run_origin[first:end], self._run_delta[first:end], self._run_end[first:end])
+        origins, deltas, ends = (column.tolist() for column in columns)
+        return Content(origins, deltas, ends, ends[-1], NO_SOURCES).runs()
+
+    def plan(self, request: int, runs: Sequence[Run]) -> None:
+        """State what a request generates, as content that quotes the outputs of others; see `PlannedOutputs.add`.
+
+        An output that begins like no other stays private to its request.
+        """
+        if runs and runs[0][0] != -1 - request:
+            self.share_outputs(self.planned or PlannedOutputs())
+            assert self.planned is not None
+            self.planned.add(request, runs, self.output_tokens)
+
+    def share_outputs(self, planned: PlannedOutputs | None) -> None:
+        """Take over plans of outputs."""
+        self.planned = planned
+        self._quotes = self._quotes or planned is not None
+
+    def take_over(self, other: Workload, number: dict[int, int] | None = None) -> None:
+        """What another workload says of single requests besides its columns: how urgent they are, what they generate.
+
+        Args:
+            number: of the requests of `other` that are here, theirs in this workload; None if all have kept theirs.
+        """
+        if number is None:
+            number = {request: request for request in (*other.priorities, *other.urgency)}
+            self.share_outputs(other.planned)
+        elif other.planned is not None:
+            self.share_outputs(other.planned.renumbered(number))
+        self.priorities = {number[r]: priority for r, priority in other.priorities.items() if r in number}
+        self.urgency = {number[r]: urgency for r, urgency in other.urgency.items() if r in number}
 
     def _as_generated(self, run: Run) -> Run:
         """A run of a prompt, no longer than the output it quotes."""

@@ -16,6 +16,7 @@ from windtunnel.engine.kv.events import CacheEvent
 from windtunnel.engine.request import EngineRequest
 from windtunnel.errors import PluginError
 from windtunnel.workload.content import Content
+from windtunnel.workload.planned_outputs import is_planned
 from windtunnel.workload.session import Workload
 
 if TYPE_CHECKING:
@@ -182,8 +183,10 @@ class RouterFeed:
 
     def _publish(self, content: Content) -> None:
         now_ms = self._clock.now_ms
-        for origin in content.sources:
-            worker = self._home.get(-1 - origin)
+        homes = [self._home.get(-1 - origin) for origin in content.sources]
+        if self._workload.planned is not None and any(map(is_planned, content.sources)):
+            homes = [*self._workers.values()]  # of all of them some request may generate it
+        for worker in homes:
             if worker is not None and worker.engine.scheduler.pool.log_events:
                 self._catch_up(worker, now_ms)
                 self._tell(worker, worker.engine.publish_quoted(content), now_ms)

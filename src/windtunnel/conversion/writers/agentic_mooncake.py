@@ -13,6 +13,7 @@ from windtunnel.conversion.block_prompts import BlockPrompts
 from windtunnel.conversion.losses import Losses
 from windtunnel.conversion.names import request_names, session_names, unique
 from windtunnel.conversion.numbers import plain_number
+from windtunnel.conversion.row_facts import RowFacts
 from windtunnel.conversion.structure import as_graph
 from windtunnel.conversion.writers.writer import WriteOptions, note_missing_arrivals
 from windtunnel.workload.session import Workload
@@ -24,6 +25,7 @@ class AgenticMooncakeWriter:
 
     name = "agentic-mooncake"
     block_size: int | None = BLOCK_SIZE
+    keeps_facts = True
 
     def lines(self, workload: Workload, options: WriteOptions, losses: Losses) -> Iterator[str]:
         """See `TraceWriter.lines`."""
@@ -32,6 +34,7 @@ class AgenticMooncakeWriter:
         note_missing_arrivals(workload, losses)
         names = unique(request_names(workload, anonymise=options.anonymise))
         sessions = session_names(workload, anonymise=options.anonymise)
+        facts = RowFacts(workload)
         for request, before in enumerate(waits):
             row: dict[str, object] = {"request_id": names[request]}
             session = sessions[workload.session[request]]
@@ -46,5 +49,6 @@ class AgenticMooncakeWriter:
             row["wait_for"] = [names[other] for other in before]
             if before and time:
                 row["delay"] = time
+            row |= facts.fields(request)
             yield json.dumps(row, ensure_ascii=False)
         prompts.note_losses(losses)

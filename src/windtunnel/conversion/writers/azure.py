@@ -28,6 +28,7 @@ class AzureWriter:
 
     name = "azure"
     block_size: int | None = None
+    keeps_facts = False
 
     def lines(self, workload: Workload, options: WriteOptions, losses: Losses) -> Iterator[str]:
         """See `TraceWriter.lines`."""

@@ -25,6 +25,7 @@ class BailianWriter:
 
     name = "bailian"
     block_size: int | None = BLOCK_SIZE
+    keeps_facts = False
 
     def lines(self, workload: Workload, options: WriteOptions, losses: Losses) -> Iterator[str]:
         """See `TraceWriter.lines`."""

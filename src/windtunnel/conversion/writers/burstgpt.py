@@ -24,6 +24,7 @@ class BurstGptWriter:
 
     name = "burstgpt"
     block_size: int | None = None
+    keeps_facts = False
 
     def lines(self, workload: Workload, options: WriteOptions, losses: Losses) -> Iterator[str]:
         """See `TraceWriter.lines`."""

@@ -14,6 +14,7 @@ from windtunnel.conversion.block_prompts import BlockPrompts
 from windtunnel.conversion.losses import Losses, Rounding
 from windtunnel.conversion.names import request_names, session_names
 from windtunnel.conversion.numbers import number_for, plain_number
+from windtunnel.conversion.row_facts import RowFacts
 from windtunnel.conversion.structure import as_sessions
 from windtunnel.conversion.writers.writer import WriteOptions, note_missing_arrivals, states_no_times
 from windtunnel.workload.content import Run
@@ -27,6 +28,7 @@ class MooncakeWriter:
     name = "mooncake"
     block_size: int | None = BLOCK_SIZE
     ms_per_unit = 1.0
+    keeps_facts = True
     grows = False  # whether a row holds only what its prompt adds to the session so far
 
     def lines(self, workload: Workload, options: WriteOptions, losses: Losses) -> Iterator[str]:
@@ -40,6 +42,7 @@ class MooncakeWriter:
             note_missing_arrivals(workload, losses)
         sessions = session_names(workload, anonymise=options.anonymise)
         rounding = Rounding()
+        facts = RowFacts(workload)
         for request, name in enumerate(request_names(workload, anonymise=options.anonymise)):
             row: dict[str, object] = {}
             if has_times:
@@ -53,6 +56,7 @@ class MooncakeWriter:
                 row["session_id"] = session
             if name is not None:
                 row["request_id"] = name
+            row |= facts.fields(request)
             yield json.dumps(row, ensure_ascii=False)
         rounding.note(losses, workload.num_requests)
         prompts.note_losses(losses)

@@ -22,6 +22,7 @@ class PlainWriter:
 
     name = "plain"
     block_size: int | None = None
+    keeps_facts = False
 
     def lines(self, workload: Workload, options: WriteOptions, losses: Losses) -> Iterator[str]:
         """See `TraceWriter.lines`."""

@@ -21,6 +21,7 @@ class VidurWriter:
 
     name = "vidur"
     block_size: int | None = None
+    keeps_facts = False
 
     def lines(self, workload: Workload, options: WriteOptions, losses: Losses) -> Iterator[str]:
         """See `TraceWriter.lines`."""

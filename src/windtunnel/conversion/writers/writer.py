@@ -33,6 +33,7 @@ class TraceWriter(Protocol):
     Attributes:
         name: the trace format, as `FORMATS` calls it.
         block_size: tokens a hash id stands for unless the user says otherwise; None: the format has none.
+        keeps_facts: whether it writes how urgent requests are and which outputs are equal (`RowFacts`).
     """
 
     @property
@@ -40,6 +41,9 @@ class TraceWriter(Protocol):
 
     @property
     def block_size(self) -> int | None: ...
+
+    @property
+    def keeps_facts(self) -> bool: ...
 
     def lines(self, workload: Workload, options: WriteOptions, losses: Losses) -> Iterator[str]:
         """The lines of the file, without their ends. What is lost is known when the last one has been taken.

@@ -33,6 +33,7 @@ from windtunnel.workload.traces.json_rows import (
 from windtunnel.workload.traces.reading import CONTRADICTION, DUPLICATE_ID, BadRowError, ReadOptions, refuse
 from windtunnel.workload.traces.rows import Head
 from windtunnel.workload.traces.sessions import SessionBuilder
+from windtunnel.workload.traces.token_ids import TokenTree
 from windtunnel.workload.urgency import NO_URGENCY, urgency_of
 
 BLOCK_SIZE = 512
@@ -150,6 +151,7 @@ class Graph:
             lambda number, error: self._refuse(kept[number], error),
         )
         numbers = {self._rows[kept[place]].request_id: number for number, place in enumerate(usable)}
+        outputs = TokenTree()
         timestamps_ms = [0.0]
         for place in (kept[number] for number in usable):
             row = self._rows[place]
@@ -165,6 +167,8 @@ class Graph:
                 time_ms=delay_ms if row.wait_for else timestamp_ms,
                 after=[numbers[name] for name in row.wait_for],
             )
+            if row.output_token_ids:
+                sessions.workload.plan(request, outputs.output((), row.output_token_ids, request))
             if row.priority:
                 sessions.workload.priorities[request] = row.priority
             options.loading.without_output += output is None

@@ -98,7 +98,7 @@ class _Builder:
                 request = workload.add(self._prompt(turn), turn.output_toks, session=session, time_ms=time_ms)
             time_ms = turn.tool_duration_ns / 1e6
             if turn.input_tok_ids and turn.output_tok_ids:
-                self._tree.output(turn.input_tok_ids, turn.output_tok_ids, request)
+                workload.plan(request, self._tree.output(turn.input_tok_ids, turn.output_tok_ids, request))
 
     def _prompt(self, turn: SubRequest) -> list[Run]:
         if turn.input_tok_ids:

@@ -32,6 +32,7 @@ from windtunnel.workload.traces.plain_rows import PlainRows
 from windtunnel.workload.traces.reading import CONTRADICTION, BadRowError, ReadOptions, refuse
 from windtunnel.workload.traces.rows import Head, blocks, require_utf8
 from windtunnel.workload.traces.sessions import SessionBuilder
+from windtunnel.workload.traces.token_ids import TokenTree
 from windtunnel.workload.urgency import NO_URGENCY, urgency_of
 
 BLOCK_SIZE = 512
@@ -58,8 +59,6 @@ class MooncakeRow(msgspec.Struct, gc=False):
     wait_for: list[str] | None = None
 
 
-# Fields that are checked when they are there, and of which nothing is kept.
-CHECKED_ONLY = frozenset(("output_token_ids", "priority", "strict_priority", "policy_class"))
 OWN_NAMES = frozenset(("hash_ids", "input_length", "output_length"))
 # Names in rows that other formats write with the same names of lengths and ids, but with other units or meanings.
 FOREIGN_NAMES = frozenset(
@@ -122,6 +121,7 @@ class _Builder:
         self._ms_per_unit = kind.ms_per_unit
         self._history: dict[str, list[Run]] | None = {} if kind.accumulates else None
         self._options = options
+        self._outputs = TokenTree()
 
     def add_text(self, text: bytes, decode: Callable[[bytes], MooncakeRow], path: str, line: int) -> None:
         """Append a row as a request.
@@ -181,6 +181,8 @@ class _Builder:
             time_ms=time_ms,
             timestamp_ms=timestamp_ms,
         )
+        if row.output_token_ids:
+            sessions.workload.plan(request, self._outputs.output((), row.output_token_ids, request))
         if row.priority:
             sessions.workload.priorities[request] = row.priority
         urgency = urgency_of(row.priority, row.strict_priority, row.policy_class)

@@ -12,7 +12,8 @@ from typing import Literal
 import numpy as np
 
 from windtunnel.errors import InputError
-from windtunnel.workload.content import Run, output_origin
+from windtunnel.workload.content import Run
+from windtunnel.workload.renumbering import first_free_origin, renumbered_prompt
 from windtunnel.workload.session import Workload
 
 OnOverlong = Literal["reject", "clip", "drop", "error"]
@@ -70,6 +71,7 @@ def _rebuilt(workload: Workload, dropped: set[int], max_model_len: int) -> Workl
     result.needs_concurrency = workload.needs_concurrency
     result.loading = workload.loading
     number = _new_numbers(workload, dropped)
+    fresh = None if workload.accumulates or not dropped else first_free_origin(workload)
     sessions: dict[int, int] = {}
     late_ms: dict[int, float] = {}  # by session: delays of dropped turns since the last one that was kept
     for request in range(workload.num_requests):
@@ -83,7 +85,7 @@ def _rebuilt(workload: Workload, dropped: set[int], max_model_len: int) -> Workl
         if waits is None and session in late_ms:
             # the first turn that is left arrives when the first turn would have; a later one waits so much longer
             time_ms = late_ms.pop(session) + (time_ms if session in sessions and time_ms == time_ms else 0.0)
-        runs = _renumbered(workload.prompt_runs(request), number)
+        runs = renumbered_prompt(workload, request, number, fresh)
         if workload.input_tokens[request] >= max_model_len:
             runs = _beginning(runs, max(1, max_model_len - workload.output_tokens[request]))
         after = None
@@ -91,34 +93,20 @@ def _rebuilt(workload: Workload, dropped: set[int], max_model_len: int) -> Workl
             after, arrival_ms = _kept_dependencies(workload, request, dropped)
             if waits and not after:
                 time_ms += arrival_ms  # it is a root now
-        place = result.add(
-            runs, workload.output_tokens[request], session=sessions.get(session), time_ms=time_ms, after=after
-        )
-        if request in workload.priorities:
-            result.priorities[place] = workload.priorities[request]
+        result.add(runs, workload.output_tokens[request], session=sessions.get(session), time_ms=time_ms, after=after)
         if session not in sessions:
             sessions[session] = result.num_sessions - 1
             if workload.session_ids:
                 result.session_ids.append(workload.session_ids[session])
         if workload.request_ids or dropped:
             result.request_ids.append(workload.request_id(request))
+    result.take_over(workload, number)
     return result
 
 
 def _new_numbers(workload: Workload, dropped: set[int]) -> dict[int, int]:
     kept = (request for request in range(workload.num_requests) if request not in dropped)
     return {request: place for place, request in enumerate(kept)}
-
-
-def _renumbered(runs: list[Run], number: dict[int, int]) -> list[Run]:
-    """Runs that quote outputs under the new numbers of their requests, without those that will never exist."""
-    result = []
-    for origin, start, length in runs:
-        if origin >= 0:
-            result.append((origin, start, length))
-        elif -1 - origin in number:
-            result.append((output_origin(number[-1 - origin]), start, length))
-    return result
 
 
 def _beginning(runs: list[Run], tokens: int) -> list[Run]:

@@ -2,9 +2,9 @@
 
 Decides which numbers stand for the tokens of a prompt, from a tree of everything that was read before. What is new in a
 prompt becomes one run of origin 0, whatever its ids are; what it has in common with an earlier prompt, or with an
-earlier prompt and the output that followed it, are the runs of that one. So a cache hits exactly the real shared
-prefixes, at a few numbers a prompt. Equal ids behind different prefixes are different runs: no prefix cache could
-use them either.
+earlier prompt and the output that followed it, are the runs of that one. Outputs are given runs likewise. So a cache
+hits exactly the real shared prefixes, at a few numbers a prompt. Equal ids behind different prefixes are different
+runs: no prefix cache could use them either.
 """
 
 from __future__ import annotations
@@ -47,10 +47,14 @@ class TokenTree:
         self._fresh += len(ids)
         return runs
 
-    def output(self, prompt_ids: Sequence[int], output_ids: Sequence[int], request: int) -> None:
-        """Note that request number `request` generates `output_ids` behind its prompt, which was given runs."""
+    def output(self, prompt_ids: Sequence[int], output_ids: Sequence[int], request: int) -> list[Run]:
+        """The runs of what request number `request` generates behind its prompt, which was given runs.
+
+        Without ids of the prompt, outputs are compared with each other alone.
+        """
         packed = array("I", prompt_ids).tobytes() + array("I", output_ids).tobytes()
-        self._insert(packed, output_origin(request), 0, len(prompt_ids) * _ID_BYTES)
+        runs = self._insert(packed, output_origin(request), 0, len(prompt_ids) * _ID_BYTES)
+        return _from(runs, len(prompt_ids))
 
     def _insert(self, packed: bytes, origin: int, start: int, output_at: int) -> list[Run]:
         """Walk along known ids and hang the rest below them, as ids of `origin` from `start` on.
@@ -74,6 +78,17 @@ class TokenTree:
             at += common
             node = child
         return runs
+
+
+def _from(runs: list[Run], at: int) -> list[Run]:
+    """The runs from a position on."""
+    found: list[Run] = []
+    for origin, start, length in runs:
+        skipped = min(at, length)
+        if skipped < length:
+            found.append((origin, start + skipped, length - skipped))
+        at -= skipped
+    return found
 
 
 def _common_bytes(ids: bytes, packed: bytes, at: int) -> int:
