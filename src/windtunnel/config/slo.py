@@ -7,7 +7,14 @@ import re
 from windtunnel.config.load import Assignment
 from windtunnel.errors import InputError, closest
 
-_FIELDS = {"ttft": "slo.ttft_ms", "itl": "slo.itl_ms", "e2e": "slo.e2e_ms"}
+# the mean gap is AIPerf's "inter token latency" and what vLLM's --goodput calls tpot, where e2el is the whole
+_FIELDS = {
+    "ttft": "slo.ttft_ms",
+    "itl": "slo.itl_ms",
+    "tpot": "slo.itl_ms",
+    "e2e": "slo.e2e_ms",
+    "e2el": "slo.e2e_ms",
+}
 _TIME = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)\s*(ms|s)?\Z")
 
 
@@ -31,15 +38,15 @@ def parse_slo(text: str) -> list[Assignment]:
             raise InputError(f"found '{part}', expected a limit such as ttft=500ms", source="--slo")
         if name not in _FIELDS:
             raise InputError(f"unknown limit '{name}': {closest(name, _FIELDS)}", source="--slo")
-        if name in limits:
+        path = section + _FIELDS[name]
+        if path in limits:
             raise InputError(f"'{name}' is given twice", source="--slo")
         match = _TIME.match(time)
         if match is None:
             raise InputError(f"{name}: found '{time}', expected a time such as 500ms or 10s", source="--slo")
         factor = 1000.0 if match[2] == "s" else 1.0
-        path = section + _FIELDS[name]
         shown = f"{class_name.strip()}:" if section else ""
-        limits[name] = Assignment(
+        limits[path] = Assignment(
             path, float(match[1]) * factor, f"--slo {shown}{name}", f"--slo {shown}{part.strip()}"
         )
     return list(limits.values())
