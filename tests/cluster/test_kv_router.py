@@ -13,7 +13,7 @@ import pytest
 from strategies import FlatTiming, Scenario, Send, run
 from windtunnel import Config, PluginError, RoutedRequest, WorkerView, Workload, simulate
 from windtunnel.cluster.router.base import TrackingRouter
-from windtunnel.cluster.router.cache_view import CacheView, SentPrompts
+from windtunnel.cluster.router.cache_view import CacheView
 from windtunnel.cluster.router.kv import KvRouter, KvWeights
 from windtunnel.cluster.router.prefill_load import UNKNOWN, PrefillLoad
 from windtunnel.cluster.router.selection import choose
@@ -38,9 +38,9 @@ def prompt(number: int, tokens: int, origin: int = 1) -> RoutedRequest:
 
 def costs_of(router: KvRouter, request: RoutedRequest, workers: int = 2, now_ms: float = 0.0) -> list[float]:
     router._notice([View(number) for number in range(workers)])  # type: ignore[misc]
-    blocks = request.input_tokens // 64
-    overlaps = router.view.index.overlaps(request.content, blocks)
-    return router._costs(request, blocks, overlaps, now_ms).tolist()
+    view = router.view
+    cached = view.look(request.content, request.input_tokens // 64, now_ms, tuple, bool, lambda content: None)
+    return router._costs(request.input_tokens, cached, view.active_of_last(), now_ms).tolist()
 
 
 def kv_router(**weights: float) -> KvRouter:
@@ -92,7 +92,7 @@ def test_what_was_placed_is_gone_when_it_has_ended() -> None:
     for number in range(3):
         router.ended(number, 0, 5.0)
     assert costs_of(router, prompt(9, 640)) == [20.0, 20.0]
-    assert router._active.num_spans == 0
+    assert router.view.index.num_spans == 0
 
 
 def test_prompt_work_decays_over_the_time_that_is_expected_of_it() -> None:
@@ -118,15 +118,20 @@ def test_prompt_work_of_unknown_duration_stays() -> None:
 
 def test_sent_prompts_are_believed_until_their_time_rounded_up() -> None:
     """Scenario 45."""
-    sent = SentPrompts(64, 120_000.0)
+    view = CacheView(64, False, 0.0, 120_000.0)
+    view.make_room(4)
     content = prompt(0, 640).content
-    sent.add(3, content, 10, 30.0)
-    assert sent.overlaps(content, 10, 120_099.0) == {3: 10}
-    assert sent.overlaps(content, 10, 120_100.0) == {}
-    sent.add(3, content, 10, 30.0)
-    sent.add(3, content, 4, 60_000.0)
-    assert sent.overlaps(content, 10, 130_000.0) == {3: 4}
-    assert sent.overlaps(content, 10, 180_000.0) == {}
+
+    def known(now_ms: float) -> list[int]:
+        return view.look(content, 10, now_ms, tuple, bool, lambda content: None).tolist()
+
+    view.sent(3, content, 10, 30.0)
+    assert known(120_099.0) == [0, 0, 0, 10]
+    assert known(120_100.0) == [0, 0, 0, 0]
+    view.sent(3, content, 10, 30.0)
+    view.sent(3, content, 4, 60_000.0)
+    assert known(130_000.0) == [0, 0, 0, 4]
+    assert known(180_000.0) == [0, 0, 0, 0]
 
 
 # --- choice

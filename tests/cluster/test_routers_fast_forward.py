@@ -62,12 +62,13 @@ class Watched(KvRouter):
 
     def __init__(self, block_size: int) -> None:
         super().__init__(CacheView(block_size, True, 0.0, 0.0), KvWeights(), Random(0))
-        self.known: list[tuple[int, dict[int, int]]] = []
+        self.known: list[tuple[int, list[int]]] = []
 
     def route(self, request: RoutedRequest, workers: Sequence[WorkerView], now_ms: float) -> int:
         blocks = request.input_tokens // self.view.block_size
-        known = self.view.overlaps(request.content, blocks, now_ms, self.refresh, self.publish)
-        self.known.append((request.number, dict(sorted(known.items()))))
+        self.view.make_room(workers[-1].number + 1)
+        known = self.view.look(request.content, blocks, now_ms, self.unread, self.refresh, self.publish)
+        self.known.append((request.number, known.tolist()))
         return super().route(request, workers, now_ms)
 
 

@@ -8,8 +8,9 @@ a member. A member is touched when it joins and when it leaves.
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_right, insort
 from heapq import heapify, heappop, heappush
+from itertools import accumulate
 
 from windtunnel.engine.request import EngineRequest
 
@@ -159,14 +160,10 @@ class DecodeGroup:
         fits = free_blocks // decodes * bs
         if fits >= limit:
             return limit
-        left = free_blocks % decodes
-        step = self.step
-        while fits < limit:
-            left -= self.ring[(step + fits) % bs]
-            if left < 0:
-                break
-            fits += 1
-        return fits
+        start = self.step % bs
+        ring = self.ring
+        fits += bisect_right(list(accumulate(ring[start:] + ring[:start])), free_blocks % decodes)
+        return fits if fits < limit else limit
 
     def unfilled_tokens(self) -> int:
         """Tokens that would fill the last block of each member, over all members. O(block_size)."""

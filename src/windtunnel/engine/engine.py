@@ -109,7 +109,7 @@ class Engine:
         self.publishes_singly = (
             False  # a pass that may evict is no part of a longer run, so that its events have its end
         )
-        self._seen_ends: FloatArray | None = None  # of the run that `evicts_inside` was asked about
+        self._seen_ends: FloatArray | None = None  # of the run that `publishes_from_ms` was asked about
         self._quiet_until_ms = INFINITE  # up to then it publishes nothing
         self._leaving: list[EngineRequest] = []  # cancelled while something was in flight
         self._leaving_later: list[EngineRequest] = []  # ... and in the batch of the pass after it
@@ -264,16 +264,16 @@ class Engine:
 
     # --- for routers, which look at what has been published while a run is in flight
 
-    def evicts_inside(self, now_ms: float) -> bool:
-        """Whether the passes of a run in flight that have ended by now may have published events."""
+    def publishes_from_ms(self) -> float:
+        """From when on the passes of a run in flight that have ended may have published events; infinite if never."""
         if self._planned < 2 or self.end_ms == INFINITE:
-            return False
+            return INFINITE
         ends = self._run_ends
         if self._seen_ends is not ends:  # a run that was not asked about before
             self._seen_ends = ends
             quiet = self.scheduler.quiet_passes(self._planned)
             self._quiet_until_ms = ends.item(quiet) if quiet < self._planned else INFINITE
-        return now_ms >= self._quiet_until_ms
+        return self._quiet_until_ms
 
     def ends_inside(self, now_ms: float) -> bool:
         """Whether a pass of a run, but not the last one, ends exactly now."""

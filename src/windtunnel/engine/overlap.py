@@ -106,10 +106,10 @@ class OverlapEngine(Engine):
             free -= self.scheduler.blocks_for(min(self._turns_begun(now_ms), self._planned))
         return free
 
-    def evicts_inside(self, now_ms: float) -> bool:
-        if self._planned < 2 or self.end_ms == INFINITE or self._flight_end_ms > now_ms:
-            return False
-        return self.scheduler.quiet_passes(self._planned) < self._planned
+    def publishes_from_ms(self) -> float:
+        if self._planned < 2 or self.end_ms == INFINITE:
+            return INFINITE
+        return self._flight_end_ms if self.scheduler.quiet_passes(self._planned) < self._planned else INFINITE
 
     def ends_inside(self, now_ms: float) -> bool:
         if self._planned < 2 or self.end_ms == INFINITE:

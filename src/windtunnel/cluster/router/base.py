@@ -92,7 +92,8 @@ class TrackingRouter:
         reads_cache: whether `cache_events` is called, reads_prefills: whether `first_token` is; each costs.
         refresh: set by the simulation. Of the workers named, events that a run of passes in flight has published by
             now are only told when this is called; returns whether there were any.
-        publish: likewise for blocks that live requests have generated and that a content quotes.
+        unread: likewise: the workers for which that may be the case; mostly none.
+        publish: likewise: tells of blocks that live requests have generated and that a content quotes.
     """
 
     follows = True
@@ -102,6 +103,7 @@ class TrackingRouter:
 
     def __init__(self) -> None:
         self.refresh: Callable[[Iterable[int]], bool] = _nothing_new
+        self.unread: Callable[[], Sequence[int]] = _nobody
         self.publish: Callable[[Content], None] = _no_publication
 
     def cache_events(self, worker: int, events: list[CacheEvent], now_ms: float) -> None:
@@ -129,6 +131,10 @@ class TrackingRouter:
 
 def _nothing_new(workers: Iterable[int]) -> bool:
     return False
+
+
+def _nobody() -> Sequence[int]:
+    return ()
 
 
 def _no_publication(content: Content) -> None:

@@ -7,6 +7,7 @@ cut for them: inside it they are collected when the router asks. The file decide
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, TypeVar
 
 from windtunnel.cluster.router.base import TrackingRouter
@@ -47,7 +48,11 @@ class RouterFeed:
         self._home: dict[int, Worker] = {}  # by request, while it is on a worker
         self._groups: dict[int, tuple[Worker, ...]] = {}  # of data-parallel ranks, by each of them
         self._waiting: set[int] = set()  # in the router's queue
+        self._changed: dict[int, Worker] = {}  # whose passes in flight have not been looked at
+        self._news: list[tuple[float, int]] = []  # (from when on there may be unread events, worker); a heap
+        self._unread: dict[int, Worker] = {}
         router.refresh = self._refresh
+        router.unread = self._may_have_news
         router.publish = self._publish
 
     @property
@@ -69,7 +74,8 @@ class RouterFeed:
 
     def removed(self, worker: Worker) -> None:
         """A worker has gone for good."""
-        self._workers.pop(worker.number, None)
+        for workers in (self._workers, self._changed, self._unread):
+            workers.pop(worker.number, None)
         self._call(self.router.removed, worker.number, number=None)
 
     # --- requests
@@ -80,6 +86,7 @@ class RouterFeed:
             self._waiting.add(number)
         else:
             self._home[number] = worker
+            self._changed[worker.number] = worker
 
     def pass_ended(
         self, worker: Worker, finished: Sequence[EngineRequest], now_ms: float
@@ -171,14 +178,45 @@ class RouterFeed:
         except (Exception, SystemExit) as error:
             raise self._failure(error, "cache_events", None) from error
 
+    def _may_have_news(self) -> Sequence[int]:
+        """The workers that may have published something inside the passes in flight, by number."""
+        now_ms = self._clock.now_ms
+        news = self._news
+        if self._changed:
+            idle: dict[int, Worker] = {}
+            for number, worker in self._changed.items():
+                engine = worker.engine
+                if engine.end_ms != INFINITE:
+                    from_ms = engine.publishes_from_ms()
+                    if worker.is_special and worker.unit.end_ms < from_ms:
+                        from_ms = worker.unit.end_ms  # hand-offs ask at the end of one pass before that of another
+                    if from_ms != INFINITE:
+                        heappush(news, (from_ms, number))
+                elif worker.num_requests:
+                    idle[number] = worker  # its next pass begins at this instant, or waits for something
+            self._changed = idle
+        unread = self._unread
+        while news and news[0][0] <= now_ms:
+            number = heappop(news)[1]
+            if number in self._workers:
+                unread[number] = self._workers[number]
+        if not unread:
+            return ()
+        self._unread = {number: worker for number, worker in unread.items() if self._is_unread(worker, now_ms)}
+        return list(self._unread)
+
+    def _is_unread(self, worker: Worker, now_ms: float) -> bool:
+        return worker.engine.publishes_from_ms() <= now_ms or worker.unit.end_ms == now_ms
+
     def _refresh(self, numbers: Iterable[int]) -> bool:
         now_ms = self._clock.now_ms
         changed = False
         workers = self._workers
         for number in sorted(numbers):
             worker = workers.get(number)
-            if worker is not None and (worker.engine.evicts_inside(now_ms) or worker.unit.end_ms == now_ms):
+            if worker is not None and self._is_unread(worker, now_ms):
                 changed = self._catch_up(worker, now_ms) or changed
+                self._changed[number] = worker
         return changed
 
     def _publish(self, content: Content) -> None:

@@ -21,16 +21,14 @@ import numpy as np
 import numpy.typing as npt
 
 from windtunnel.cluster.router.base import QUEUED, RoutedRequest, TrackingRouter, WorkerView
-from windtunnel.cluster.router.block_index import BlockIndex
+from windtunnel.cluster.router.block_index import Numbers
 from windtunnel.cluster.router.cache_view import CacheView
 from windtunnel.cluster.router.policy_classes import PolicyClass, PolicyClasses
 from windtunnel.cluster.router.policy_queue import PolicyQueue, QueuedRequest
 from windtunnel.cluster.router.prefill_load import UNKNOWN, PrefillLoad
 from windtunnel.cluster.router.selection import choose
 from windtunnel.engine.kv.events import CacheEvent
-from windtunnel.workload.content import Content
 
-Numbers = npt.NDArray[np.int64]
 Costs = npt.NDArray[np.float64]
 
 
@@ -53,16 +51,6 @@ class KvWeights:
     track_prefill_tokens: bool = True
     track_active_blocks: bool = True
     assume_kv_reuse: bool = True
-
-
-class _Placed:
-    """A request that is on a worker."""
-
-    __slots__ = ("blocks", "content")
-
-    def __init__(self, content: Content, blocks: int) -> None:
-        self.content = content
-        self.blocks = blocks
 
 
 class KvRouter(TrackingRouter):
@@ -102,11 +90,10 @@ class KvRouter(TrackingRouter):
         self._tie_break_random = tie_break_random
         self._max_batched_tokens = max_batched_tokens
         self._expect_prefill_ms = expect_prefill_ms
-        self._active = BlockIndex(view.block_size)
-        self._placed: dict[int, _Placed] = {}
+        self._placed: dict[int, RoutedRequest] = {}
         self._prefills: list[PrefillLoad] = []  # by worker number, like the arrays
         self._prefill_tokens: Costs = np.zeros(0)
-        self._active_blocks: Costs = np.zeros(0)
+        self._active_blocks: Numbers = np.zeros(0, dtype=np.int64)  # if they are not counted by the view
         self._num_active: Costs = np.zeros(0)
         self._seen: Sequence[WorkerView] = ()
         self._numbers: Numbers = np.zeros(0, dtype=np.int64)
@@ -116,18 +103,20 @@ class KvRouter(TrackingRouter):
 
     def route(self, request: RoutedRequest, workers: Sequence[WorkerView], now_ms: float) -> int:
         self._notice(workers)
-        blocks = request.input_tokens // self.view.block_size
-        overlaps = self.view.overlaps(request.content, blocks, now_ms, self.refresh, self.publish)
+        bs = self.view.block_size
+        cached = self.view.look(
+            request.content, request.input_tokens // bs, now_ms, self.unread, self.refresh, self.publish
+        )
         queue = self.queue
         if queue is not None:
-            best = max((overlaps.get(worker.number, 0) for worker in workers), default=0) if overlaps else 0
-            uncached_tokens = max(request.input_tokens - best * self.view.block_size, 1)
+            most = int((cached if self._are_all else cached[self._numbers]).max())
+            uncached_tokens = max(request.input_tokens - most * bs, 1)
             number = queue.classes.number_of(request.urgency.policy_class, uncached_tokens)
             rules = queue.classes.classes[number]
             if rules.queues and (queue.has_backlog(number) or self._is_blocked(rules, now_ms)):
-                queue.push(QueuedRequest(request, number, overlaps, uncached_tokens), now_ms, len(workers))
+                queue.push(QueuedRequest(request, number, cached.copy(), uncached_tokens), now_ms, len(workers))
                 return QUEUED
-        return self._place(request, overlaps, now_ms)
+        return self._place(request, cached, self.view.active_of_last(), now_ms)
 
     def released(self, workers: Sequence[WorkerView], now_ms: float) -> tuple[int, int] | None:
         queue = self.queue
@@ -137,7 +126,11 @@ class KvRouter(TrackingRouter):
         entry = queue.pop(lambda rules: self._is_blocked(rules, now_ms))
         if entry is None:
             return None
-        return entry.request.number, self._place(entry.request, entry.overlaps, now_ms)
+        request = entry.request
+        cached: Numbers = np.zeros(len(self._prefills), dtype=np.int64)
+        cached[: len(entry.cached)] = entry.cached  # as it was when the request arrived
+        active = self.view.active(request.content, request.input_tokens // self.view.block_size)
+        return request.number, self._place(request, cached, active, now_ms)
 
     def _is_blocked(self, rules: PolicyClass, now_ms: float) -> bool:
         """Whether every worker has more prompt work than a class allows it."""
@@ -149,17 +142,17 @@ class KvRouter(TrackingRouter):
             most = min(most, rules.prefill_busy_threshold)
         return float(self._prefill(now_ms).min()) > most
 
-    def _place(self, request: RoutedRequest, overlaps: dict[int, int], now_ms: float) -> int:
-        content = request.content
+    def _place(self, request: RoutedRequest, cached: Numbers, active: Numbers, now_ms: float) -> int:
+        """Choose a worker, by the leading blocks of the prompt that each has cached and that are active there."""
         tokens = request.input_tokens
-        bs = self.view.block_size
+        view = self.view
+        bs = view.block_size
         blocks = tokens // bs
-        costs = self._costs(request, blocks, overlaps, now_ms)
+        costs = self._costs(tokens, cached, active, now_ms)
         place = choose(costs, self._temperature, self._stream, self._tie_break_random)
-        worker = int(self._numbers[place])
-        self.view.placed(worker, content, blocks, now_ms)
+        worker = place if self._are_all else self._numbers.item(place)
         weights = self.weights
-        cached_tokens = min(overlaps.get(worker, 0) * bs, tokens)
+        cached_tokens = min(cached.item(worker) * bs, tokens)
         if weights.track_prefill_tokens and tokens > cached_tokens:
             expected_ms = UNKNOWN
             if self._expect_prefill_ms is not None:
@@ -167,35 +160,29 @@ class KvRouter(TrackingRouter):
             load = self._prefills[worker]
             load.add(request.number, tokens - cached_tokens, expected_ms, now_ms)
             self._prefill_tokens[worker] = load.tokens
-        if not weights.track_active_blocks:
-            blocks = 0
-        elif weights.assume_kv_reuse:
-            self._active.store(worker, content, 0, blocks)
-            self._active_blocks[worker] = self._active.blocks.get(worker, 0)
-        else:
-            self._active_blocks[worker] += blocks
+        if weights.track_active_blocks:
+            if weights.assume_kv_reuse:
+                view.begin(worker, request.content, blocks)
+            else:
+                self._active_blocks[worker] += blocks
+        view.sent(worker, request.content, blocks, now_ms)
         self._num_active[worker] += 1
-        self._placed[request.number] = _Placed(content, blocks)
+        self._placed[request.number] = request
         return worker
 
-    def _costs(self, request: RoutedRequest, blocks: int, overlaps: dict[int, int], now_ms: float) -> Costs:
+    def _costs(self, tokens: int, cached: Numbers, active: Numbers, now_ms: float) -> Costs:
         """The cost of each worker that may be chosen."""
         weights = self.weights
         bs = self.view.block_size
-        numbers = self._numbers
-        credit = np.zeros(len(self._num_active))
-        for worker, count in overlaps.items():
-            if worker < len(credit):
-                credit[worker] = weights.overlap_credit * count
-        if not self._are_all:
-            credit = credit[numbers]
+        numbers = None if self._are_all else self._numbers
         prefill_tokens = self._prefill(now_ms)
+        costs: Costs
         if weights.track_prefill_tokens:
+            credit = weights.overlap_credit * (cached if numbers is None else cached[numbers])
             if weights.overlap_credit_decay:
                 excess_blocks = (prefill_tokens - prefill_tokens.min()) / bs
-                needed_blocks = -(-request.input_tokens // bs)
-                credit /= 1.0 + weights.overlap_credit_decay * excess_blocks / needed_blocks
-            costs: Costs = prefill_tokens + request.input_tokens
+                credit /= 1.0 + weights.overlap_credit_decay * excess_blocks / -(-tokens // bs)
+            costs = prefill_tokens + tokens
             costs /= bs
             costs -= credit
             if weights.overlap_credit > 1.0:  # else a prompt is no shorter than what is cached of it
@@ -203,15 +190,14 @@ class KvRouter(TrackingRouter):
             if weights.prefill_load_scale != 1.0:
                 costs *= weights.prefill_load_scale
         else:
-            costs = np.zeros(len(numbers))
+            costs = np.zeros(len(prefill_tokens))
         if weights.track_active_blocks:
-            active = self._active_blocks + blocks
+            blocks = self._active_blocks + tokens // bs
             if weights.assume_kv_reuse:
-                for worker, count in self._active.overlaps(request.content, blocks).items():
-                    active[worker] -= count
-            costs += active if self._are_all else active[numbers]
+                blocks += self.view.active_blocks - active
+            costs += blocks if numbers is None else blocks[numbers]
         if weights.active_request_weight:
-            num_active = self._num_active if self._are_all else self._num_active[numbers]
+            num_active = self._num_active if numbers is None else self._num_active[numbers]
             costs += weights.active_request_weight * num_active
         return costs
 
@@ -231,8 +217,9 @@ class KvRouter(TrackingRouter):
         if missing > 0:
             self._prefills += [PrefillLoad() for _ in range(missing)]
             self._prefill_tokens = np.append(self._prefill_tokens, np.zeros(missing))
-            self._active_blocks = np.append(self._active_blocks, np.zeros(missing))
+            self._active_blocks = np.append(self._active_blocks, np.zeros(missing, dtype=np.int64))
             self._num_active = np.append(self._num_active, np.zeros(missing))
+            self.view.make_room(len(self._prefills))
         self._are_all = len(workers) == len(self._prefills)
 
     # --- what it is told
@@ -249,14 +236,13 @@ class KvRouter(TrackingRouter):
         load = self._prefills[worker]
         if load.tokens and load.remove(number, now_ms):
             self._prefill_tokens[worker] = load.tokens
-        placed = self._placed.pop(number)
+        request = self._placed.pop(number)
         self._num_active[worker] -= 1
         if self.weights.track_active_blocks:
             if self.weights.assume_kv_reuse:
-                self._active.remove(worker, placed.content, 0, placed.blocks)
-                self._active_blocks[worker] = self._active.blocks.get(worker, 0)
+                self.view.end(worker, request.content)
             else:
-                self._active_blocks[worker] -= placed.blocks
+                self._active_blocks[worker] -= request.input_tokens // self.view.block_size
 
     def withdrawn(self, number: int, now_ms: float) -> None:
         assert self.queue is not None

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 
 from windtunnel.cluster.router.base import RefusalError, RoutedRequest
+from windtunnel.cluster.router.block_index import Numbers
 from windtunnel.cluster.router.policy_classes import PolicyClass, PolicyClasses
 
 
@@ -18,19 +19,17 @@ class QueuedRequest:
     """A request that waits.
 
     Attributes:
-        overlaps: what was known of the caches when it arrived.
+        cached: leading blocks of its prompt by worker, as they were known when it arrived.
         uncached_tokens: of its prompt, on the worker that has most of it; at least 1.
         gone: it was sent or withdrawn.
     """
 
-    __slots__ = ("gone", "overlaps", "policy_class", "request", "uncached_tokens")
+    __slots__ = ("cached", "gone", "policy_class", "request", "uncached_tokens")
 
-    def __init__(
-        self, request: RoutedRequest, policy_class: int, overlaps: dict[int, int], uncached_tokens: int
-    ) -> None:
+    def __init__(self, request: RoutedRequest, policy_class: int, cached: Numbers, uncached_tokens: int) -> None:
         self.request = request
         self.policy_class = policy_class
-        self.overlaps = overlaps
+        self.cached = cached
         self.uncached_tokens = uncached_tokens
         self.gone = False
 

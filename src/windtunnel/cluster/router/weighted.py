@@ -49,8 +49,10 @@ class WeightedRouter(TrackingRouter):
         scores = np.zeros(len(workers))
         blocks = request.input_tokens // self.view.block_size
         if self._prefix_weight and blocks:
-            found = self.view.overlaps(request.content, blocks, now_ms, self.refresh, self.publish)
-            scores += self._prefix_weight * np.array([found.get(worker.number, 0) / blocks for worker in workers])
+            numbers = np.array([worker.number for worker in workers])
+            self.view.make_room(numbers.item(-1) + 1)
+            cached = self.view.look(request.content, blocks, now_ms, self.unread, self.refresh, self.publish)
+            scores += self._prefix_weight * (cached[numbers] / blocks)
         if self._queue_weight:
             queues = np.array([worker.num_waiting for worker in workers], dtype=float)
             longest = queues.max()
@@ -59,7 +61,7 @@ class WeightedRouter(TrackingRouter):
         if self._kv_weight:
             scores += self._kv_weight * np.array([worker.free_blocks / worker.num_blocks for worker in workers])
         number = workers[choose(-scores, 0.0, self._stream, self._draws)].number
-        self.view.placed(number, request.content, blocks, now_ms)
+        self.view.sent(number, request.content, blocks, now_ms)
         return number
 
     def cache_events(self, worker: int, events: list[CacheEvent], now_ms: float) -> None:
