@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from windtunnel.validation.real_runs import (
     read_real_runs,
     replay,
 )
+from windtunnel.validation.sections import _beside_ttft
 from windtunnel.validation.shared_prefix import compare_shared_prefix, shared_prefix_config
 from windtunnel.validation.silicon import FILE, read_silicon, replay_row
 from windtunnel.validation.silicon_launch import Launch, launch
@@ -139,6 +141,47 @@ def test_a_row_is_a_closed_loop_of_its_own(tmp_path: Path) -> None:
     assert [one.predicted for one in replay_row(row, timing, blocks_of(row), 0)] == [
         one.predicted for one in found.values()
     ]
+
+
+def test_a_loop_stays_full_until_the_last_that_counts_has_ended(tmp_path: Path) -> None:
+    # Each request decodes through the prompts of as many others as are in flight: were the loop to run dry,
+    # those that come last would see fewer of them.
+    (few, many), _ = read_silicon(sample(tmp_path, {"osl": 256, "concurrency": 400}, {"osl": 256, "concurrency": 40}))
+    timing = roofline_pricer(few)
+    assert not isinstance(timing, str)
+    passes = {
+        row.concurrency: replay_row(row, timing, 100_000, 0)[0].predicted
+        - timing.price_pass_ms(PassShape(row.concurrency, row.concurrency * 1050))
+        for row in (few, many)
+    }
+    assert passes[400] / passes[40] == pytest.approx(10.0, rel=0.25)
+
+
+def test_lengths_of_another_benchmark_are_exact(tmp_path: Path) -> None:
+    # In step, requests end together, wait for each other's prompts, and decode undisturbed.
+    lengths = {"isl": 1024, "concurrency": 64}
+    (exact, drawn), _ = read_silicon(sample(tmp_path, {**lengths, "osl": 128}, {**lengths, "osl": 129}))
+    timing = roofline_pricer(exact)
+    assert not isinstance(timing, str)
+    in_step, spread = (replay_row(row, timing, 100_000, 0) for row in (exact, drawn))
+    assert in_step[1].predicted > 1.5 * spread[1].predicted
+    assert in_step[0].predicted < spread[0].predicted
+
+
+def test_a_scheduler_that_seldom_looks_finds_requests_later(tmp_path: Path) -> None:
+    (row,), _ = read_silicon(sample(tmp_path, {"backend": "sglang"}))
+    timing = roofline_pricer(row)
+    assert not isinstance(timing, str)
+    seldom = replace(row, launch=replace(row.launch, receive_interval=31))
+    (tpot, often, _), (_, later, _) = (replay_row(one, timing, 10_000, 0) for one in (row, seldom))
+    assert later.predicted - often.predicted == pytest.approx(15.0 * tpot.predicted)
+
+
+def test_what_first_tokens_wait_for_besides_is_judged_on_other_rows() -> None:
+    rows = [Comparison(("vllm",), "ttft", 50.0, 80.0 + (number % 2)) for number in range(30)]
+    assert _beside_ttft(rows).startswith("first tokens come 30 ms later than simulated")
+    assert _beside_ttft(rows).endswith("is 1.2 % on the rows between")
+    assert _beside_ttft(rows[:10]) == ""
 
 
 def test_what_the_catalog_does_not_know_is_said(tmp_path: Path) -> None:

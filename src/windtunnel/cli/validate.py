@@ -21,6 +21,7 @@ from windtunnel.timing.aic_library import library_version
 from windtunnel.validation.errors import REALITY
 from windtunnel.validation.report import Section, print_sections
 from windtunnel.validation.sections import (
+    apex_section,
     points_section,
     runs_section,
     shared_prefix_section,
@@ -28,7 +29,7 @@ from windtunnel.validation.sections import (
     sweep_section,
 )
 
-PARTS = ("sweep", "shared-prefix", "runs", "points", "silicon")
+PARTS = ("sweep", "shared-prefix", "runs", "apex", "points", "silicon")
 SHIPPED = ("sweep", "shared-prefix", "runs")  # what needs no directory of measurements
 KINDS = ("roofline", "aiconfigurator")
 
@@ -44,7 +45,7 @@ def validate(
         str | None, _option("--data", "DIR", "Measurements that do not ship with the package: docs say which.")
     ] = None,
     only: Annotated[
-        list[str] | None, _option("--only", "PART", "sweep, shared-prefix, runs, points or silicon. Repeatable.")
+        list[str] | None, _option("--only", "PART", "sweep, shared-prefix, runs, apex, points or silicon. Repeatable.")
     ] = None,
     timing: Annotated[
         list[str] | None,
@@ -80,6 +81,8 @@ def validate(
             sections.append(shared_prefix_section(kinds))
         elif part == "runs":
             sections.append(runs_section(directory))
+        elif directory is not None and part == "apex":
+            sections.append(apex_section(directory, tell))
         elif directory is not None and part == "points" and (installed or only):
             sections.append(points_section(directory, tell))
         elif directory is not None and part == "silicon":

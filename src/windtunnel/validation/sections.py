@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from windtunnel.assembly import build_timing
 from windtunnel.config.schema import Config
 from windtunnel.errors import InputError
 from windtunnel.timing.overhead import Overhead, WithOverhead
+from windtunnel.validation.apex import read_apex, replay_apex
 from windtunnel.validation.errors import Comparison, summarise
 from windtunnel.validation.points import compare_points, compare_sweep, point_files
 from windtunnel.validation.real_runs import (
@@ -32,6 +34,7 @@ Told = Callable[[str], None]
 
 PRICERS: dict[str, Pricer] = {"roofline": roofline_pricer, "aiconfigurator": aiconfigurator_pricer}
 METRICS = ("tpot", "ttft", "throughput")
+MANY_ROWS = 20  # for a constant to mean anything
 
 
 def sweep_section(kinds: list[str]) -> Section:
@@ -109,6 +112,49 @@ def _add_run(section: Section, run: RealRun, priced_by: str, blocks: int, found:
     )
 
 
+def apex_section(directory: Path, tell: Told) -> Section:
+    """APEX's runs, by model, GPU and split."""
+    section = Section(
+        "APEX's runs of vLLM 0.6.0 on H100, open loops, priced by the roofline",
+        ("group", "runs", "TPOT", "p90", "bias", "ms too few", "TTFT", "p90", "bias"),
+        notes=[
+            "vLLM 0.6 is not modelled: SGLang's policy without chunks, or vLLM 0.11 where it chunks, stands in.",
+            "ms too few: median of the time that a token took longer than simulated.",
+        ],
+    )
+    found: list[Comparison] = []
+    borrowed = 0
+    for run in read_apex(directory):
+        tell(f"apex: {run.file}")
+        found += replay_apex(run)
+        borrowed += run.is_borrowed
+    section.notes.append(f"{borrowed} runs are replayed with the requests of others of the same trace.")
+    for group in (*sorted({one.group for one in found}), None):
+        kept = [one for one in found if group is None or one.group == group]
+        tpot, ttft = (summarise(one for one in kept if one.metric == metric) for metric in ("tpot", "ttft"))
+        assert tpot is not None
+        assert ttft is not None
+        missing = statistics.median(one.measured - one.predicted for one in kept if one.metric == "tpot")
+        name = "all" if group is None else " ".join(group)
+        section.rows.append(
+            (
+                name,
+                str(tpot.count),
+                percent(tpot.median),
+                percent(tpot.p90),
+                percent(tpot.bias, signed=True),
+                f"{missing:.1f}",
+                percent(ttft.median),
+                percent(ttft.p90),
+                percent(ttft.bias, signed=True),
+            )
+        )
+        section.values.append(
+            {"group": name, "runs": tpot.count, "tpot": summary_values(tpot), "ttft": summary_values(ttft)}
+        )
+    return section
+
+
 def points_section(directory: Path, tell: Told) -> Section:
     """Tables of AIConfigurator against the library's own answers."""
     metrics = ("decode", "prefill", "prefill of 4")
@@ -178,10 +224,25 @@ def silicon_section(directory: Path, kind: str, sample: int | None, seed: int, t
         for reason, count in failures.items():
             section.notes.append(f"{' '.join(group)}: {count} of {len(numbers)} not run: {reason}")
         _add_group(section, " ".join(group), len(numbers), [one for one in found if one.group == group])
+    for engine in sorted({one.group[0] for one in found if not one.is_apart}):
+        told = _beside_ttft([one for one in found if one.group[0] == engine and one.metric == "ttft"])
+        section.notes += [f"{engine}: {told}"] if told else []
     for name, is_apart in (("vLLM and SGLang", False), ("TensorRT-LLM (vLLM's scheduler stands in)", True)):
         if wanted[is_apart]:
             _add_group(section, name, wanted[is_apart], [one for one in found if one.is_apart is is_apart])
     return section
+
+
+def _beside_ttft(found: list[Comparison]) -> str:
+    """What first tokens wait for besides: one constant from every other row, judged on the rest; "" for few rows."""
+    if len(found) < MANY_ROWS:
+        return ""
+    missing = statistics.median(one.measured - one.predicted for one in found[::2])
+    errors = [abs((one.predicted + missing) / one.measured - 1.0) for one in found[1::2]]
+    return (
+        f"first tokens come {missing:.0f} ms later than simulated (median of every other row); with that, the median "
+        f"error of TTFT is {percent(statistics.median(errors))} on the rows between"
+    )
 
 
 def _add_group(section: Section, name: str, rows: int, found: list[Comparison]) -> None:

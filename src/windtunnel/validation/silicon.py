@@ -2,8 +2,8 @@
 
 A row says which model, GPU, engine, parallelism, lengths and requests in flight. Lengths were drawn from 0.8 to 1.0 of
 the nominal ones, and ten times as many requests sent as were in flight, the first of them at once. What a row does not
-say is taken from the public launch scripts of the benchmark (`silicon_launch`).
-Nothing is fitted to any row.
+say is taken from the public launch scripts of the benchmark (`silicon_launch`). One grid of lengths is none of that
+benchmark's: its requests are of exactly the nominal lengths here. Nothing is fitted to any row.
 Source: `silicon_sample.csv` of AIConfigurator 0.12, which was derived from InferenceX (Apache-2.0 both).
 """
 
@@ -29,6 +29,8 @@ from windtunnel.workload.streams import named_stream
 FILE = "aiconfigurator_silicon_sample.json"
 REQUESTS = 200  # that count, after as many as are in flight
 SHORTEST = 0.8  # of the nominal lengths
+# A grid that InferenceX does not have. Its rows fit requests of exactly these lengths, whose waves stay together.
+FIXED = tuple((isl, osl) for isl in (1024, 2048, 4096) for osl in (128, 256, 512))
 BURST = 0.1  # share of a benchmark's requests that are sent at once at its start
 MOST_GPUS = 8  # of a node
 
@@ -151,7 +153,8 @@ def _row(number: int, row: dict[str, Any]) -> SiliconRow | str:
 def replay_row(row: SiliconRow, timing: TimingModel, blocks: int, seed: int) -> list[Comparison]:
     """Simulate the closed loop of a row and compare.
 
-    TPOT is that of 200 requests after as many as are in flight. TTFT weighs the first burst as the benchmark did.
+    TPOT is that of 200 requests after as many as are in flight, and with as many behind them, so that prompts go on to
+    interrupt them. TTFT weighs the first burst as the benchmark did.
     TensorRT-LLM's scheduler is not modelled: vLLM stands in for it.
 
     Args:
@@ -159,8 +162,9 @@ def replay_row(row: SiliconRow, timing: TimingModel, blocks: int, seed: int) -> 
     """
     draw = named_stream(seed, f"silicon-{row.number}").random
     workload = Workload("silicon")
-    for number in range(row.concurrency + REQUESTS):
-        tokens, output = (max(int(n * (SHORTEST + (1.0 - SHORTEST) * draw())), 1) for n in (row.isl, row.osl))
+    shortest = 1.0 if (row.isl, row.osl) in FIXED else SHORTEST
+    for number in range(2 * row.concurrency + REQUESTS):  # the loop stays full until the last that counts has ended
+        tokens, output = (max(int(n * (shortest + (1.0 - shortest) * draw())), 1) for n in (row.isl, row.osl))
         workload.add([(number, 0, tokens)], output)
     config = Config.model_validate(
         {
@@ -173,11 +177,13 @@ def replay_row(row: SiliconRow, timing: TimingModel, blocks: int, seed: int) -> 
     requests = record.requests
     arrival, first, last = (np.array(t) for t in (requests.arrival_ms, requests.first_token_ms, requests.last_token_ms))
     generated = np.array(requests.output_tokens)
-    counted = slice(row.concurrency, None)
+    counted = slice(row.concurrency, row.concurrency + REQUESTS)
     ttft = first - arrival
     burst, steady = float(ttft[: row.concurrency].mean()), float(ttft[counted].mean())
     tpot = float(((last - first)[counted] / np.maximum(generated[counted] - 1, 1)).mean())
-    predicted_ttft = BURST * burst + (1.0 - BURST) * steady
+    # A scheduler that looks for requests every so many passes finds one half of that later, on average.
+    unseen = 0.5 * (row.launch.receive_interval - 1) * tpot
+    predicted_ttft = BURST * burst + (1.0 - BURST) * steady + unseen
     # The sample has no throughput; by Little's law it is the requests in flight over the time of one.
     tokens_out = 0.9 * row.osl
     predicted, measured = (
