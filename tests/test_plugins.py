@@ -12,8 +12,10 @@ from windtunnel import Config, InputError, PluginError, RoutedRequest, WorkerVie
 from windtunnel.assembly import build_router, build_timing
 from windtunnel.cluster.router import LeastLoadedRouter, RandomRouter, RoundRobinRouter
 from windtunnel.plugins import load_object
-from windtunnel.timing.base import CheckedTiming, FloatArray, PassShape, ScaledTiming
+from windtunnel.timing.base import FloatArray, PassShape
+from windtunnel.timing.checked import CheckedTiming
 from windtunnel.timing.polynomial import PolynomialTiming
+from windtunnel.timing.scaled import ScaledTiming
 
 BUILTIN = ("round-robin", "random", "least-loaded")
 

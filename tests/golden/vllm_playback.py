@@ -31,7 +31,9 @@ from windtunnel.engine.acceptance import build_acceptance
 from windtunnel.engine.engine import INFINITE, Engine
 from windtunnel.engine.kv.events import CacheEvent
 from windtunnel.engine.request import EngineRequest
-from windtunnel.engine.speculative import SpeculativeRequest, SpeculativeScheduler
+from windtunnel.engine.speculative import SpeculativeScheduler
+from windtunnel.engine.speculative_engine import SpeculativeEngine
+from windtunnel.engine.speculative_request import SpeculativeRequest
 from windtunnel.engine.vllm import VllmScheduler
 from windtunnel.record.columns import PassColumns
 from windtunnel.timing.base import FloatArray, PassShape
@@ -48,7 +50,6 @@ RECORD_FIELDS = (
     "last_pass",
     "break_before",
     "break_after",
-    "burst_pass",
     "burst_extra",
     "queued_ms",
     "prefill_ms",
@@ -290,7 +291,8 @@ class Playback:
         self.behaviour = behaviour
         config = engine_config(self.scenario, fast_forward, behaviour)
         self.scheduler = build_scheduler(config, self.passes, events and self.scenario["kv_events"])
-        self.engine = Engine(self.scheduler, UnitTiming(), self.passes)
+        kind = SpeculativeEngine if isinstance(self.scheduler, SpeculativeScheduler) else Engine
+        self.engine = kind(self.scheduler, UnitTiming(), self.passes)
         workload = planned_workload(described, OUTPUT_SEED)
         if workload is not None and workload.planned is not None:
             self.scheduler.share_outputs()
@@ -521,7 +523,7 @@ class Playback:
             emitting = set(range(request.first_pass, request.last_pass + 1))
             for before, after in zip(request.break_before, request.break_after, strict=True):
                 emitting -= set(range(before + 1, after))
-            for i, more in zip(request.burst_pass, request.burst_extra, strict=True):
+            for i, more in zip(sorted(emitting), request.burst_extra, strict=bool(request.burst_extra)):
                 extra[round(self.passes.end_ms[i]) - 1, self.names[request.number]] = more
             for i in emitting:
                 emitted.setdefault(round(self.passes.end_ms[i]) - 1, set()).add(self.names[request.number])

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from windtunnel import PluginError
-from windtunnel.timing.base import CheckedTiming, FloatArray, PassShape, ScaledTiming
+from windtunnel.timing.base import FloatArray, PassShape
+from windtunnel.timing.checked import CheckedTiming
+from windtunnel.timing.scaled import ScaledTiming
 
 
 class Returns:

@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 from strategies import FlatTiming, JaggedTiming, Scenario, Send, fuzz, run
 from windtunnel import Config, TimingModel
 from windtunnel.assembly import build_timing
-from windtunnel.timing.base import CheckedTiming, PassShape, ScaledTiming
+from windtunnel.timing.base import PassShape
+from windtunnel.timing.checked import CheckedTiming
 from windtunnel.timing.polynomial import PolynomialTiming
+from windtunnel.timing.scaled import ScaledTiming
 
 NS = 1e-6  # the peer rounds each part of a pass to nanoseconds
 

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windtunnel.timing.base import CheckedTiming, PassShape
+from windtunnel.timing.base import PassShape
 from windtunnel.timing.catalog import load_gpu, load_model
 from windtunnel.timing.catalog.hf_config import read_model_shape
+from windtunnel.timing.checked import CheckedTiming
 from windtunnel.timing.deployment import Deployment, deploy
 from windtunnel.timing.efficiency import load_efficiency
 from windtunnel.timing.layers import expert_coverage, layers_ms

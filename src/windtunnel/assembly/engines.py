@@ -12,6 +12,7 @@ from windtunnel.engine.overlap import OverlapEngine
 from windtunnel.engine.rank_engine import RankEngine
 from windtunnel.engine.sglang import SglangScheduler
 from windtunnel.engine.speculative import SpeculativeScheduler
+from windtunnel.engine.speculative_engine import SpeculativeEngine
 from windtunnel.engine.vllm import VllmScheduler
 from windtunnel.record.columns import PassColumns
 from windtunnel.timing.base import TimingModel
@@ -29,7 +30,8 @@ def build_engine(config: Config, timing: TimingModel, passes: PassColumns) -> En
         if wanted.speculation is None:
             return Engine(VllmScheduler(wanted, passes), timing, passes, passes_ahead=ahead)
         speculating = SpeculativeScheduler(wanted, passes, build_acceptance(wanted.speculation, config.seed))
-        return Engine(speculating, DraftingTiming(timing, wanted.speculation), passes, passes_ahead=ahead)
+        drafting = DraftingTiming(timing, wanted.speculation)
+        return SpeculativeEngine(speculating, drafting, passes, passes_ahead=ahead)
     scheduler = SglangScheduler(wanted, passes)
     if wanted.overlap_schedule:
         return OverlapEngine(scheduler, timing, passes)

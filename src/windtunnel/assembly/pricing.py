@@ -9,13 +9,15 @@ from windtunnel.config.timing import NEEDS_DEPLOYMENT
 from windtunnel.errors import InputError
 from windtunnel.plugins import load_object, make_object, parameters_of
 from windtunnel.timing.aiconfigurator import aiconfigurator_timing
-from windtunnel.timing.base import CheckedTiming, ScaledTiming, TimingModel
+from windtunnel.timing.base import TimingModel
 from windtunnel.timing.calibrated import CalibratedTiming
+from windtunnel.timing.checked import CheckedTiming
 from windtunnel.timing.layer_profile import LayerProfile, layer_stack
 from windtunnel.timing.overhead import NO_OVERHEAD, Overhead, WithOverhead
 from windtunnel.timing.polynomial import PolynomialTiming
 from windtunnel.timing.profile import PROFILE_PREFIX, load_profile
 from windtunnel.timing.roofline import RooflineTiming
+from windtunnel.timing.scaled import ScaledTiming
 from windtunnel.timing.tabulated import TabulatedTiming
 
 

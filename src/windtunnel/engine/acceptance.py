@@ -1,27 +1,41 @@
 """How many draft tokens a verification accepts.
 
-Acceptance is an input: recorded counts, or chances per position that a seed turns into counts. It is drawn for each
-request by itself, so neither the batch nor the engine that a request is in changes it.
+Acceptance is an input: recorded counts, or chances per position that a seed turns into counts. What a verification
+accepts depends on the seed, the request and how many it has had before, and on nothing else: neither the batch nor the
+engine that a request is in changes it, and all that a request will accept is known when it begins to decode.
+Source of the numbers behind the chances: SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
+generators", OOPSLA 2014), which gives the n-th number of a stream without those before it.
 """
 
 from __future__ import annotations
 
-from random import Random
-from typing import Protocol
+from typing import Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from windtunnel.config.speculation import SpeculationConfig
 from windtunnel.workload.streams import named_stream
 
+IntArray: TypeAlias = NDArray[np.int64]
+
+GAMMA = 0x9E3779B97F4A7C15
+MASK = (1 << 64) - 1
+FRACTION_BITS = 53
+TABLE_SIZE = 4096
+
 
 class Acceptance(Protocol):
-    """Says how many of its drafts each request accepts."""
+    """Says how many of its drafts each request accepts.
 
-    def accepted(self, request: int, verification: int, drafts: int) -> int:
-        """Of `drafts` drafts, in the verification number `verification` (from 0) of a request; asked in order."""
-        ...
+    Attributes:
+        mean_length: tokens that a verification yields on average, the one that the model adds included.
+    """
 
-    def forget(self, request: int) -> None:
-        """It will not be asked about this request again."""
+    mean_length: float
+
+    def draw(self, request: int, first: int, count: int) -> IntArray:
+        """Drafts accepted in verifications [first, first + count) of a request, numbered from 0, if all are there."""
         ...
 
 
@@ -29,36 +43,44 @@ class RecordedAcceptance:
     """The same counts for each request, again and again."""
 
     def __init__(self, counts: list[int]) -> None:
-        self.counts = counts
+        self.mean_length = 1.0 + sum(counts) / len(counts)
+        self._counts = np.array(counts, dtype=np.int64)
 
-    def accepted(self, request: int, verification: int, drafts: int) -> int:
-        return min(self.counts[verification % len(self.counts)], drafts)
-
-    def forget(self, request: int) -> None:
-        """It remembers nothing of requests."""
+    def draw(self, request: int, first: int, count: int) -> IntArray:
+        return self._counts.take(np.arange(first, first + count), mode="wrap")
 
 
 class RandomAcceptance:
     """Draft i is accepted with chance `rates[i]` if all before it were."""
 
     def __init__(self, rates: list[float], seed: int) -> None:
-        self.rates = rates
-        self._seed = seed
-        self._streams: dict[int, Random] = {}
+        reached = np.cumprod(np.array(rates, dtype=np.float64))  # chance that draft i and all before it are accepted
+        self.mean_length = 1.0 + float(reached.sum())
+        self._num_drafts = len(rates)
+        self._thresholds: IntArray = np.ceil(reached[::-1] * 2.0**FRACTION_BITS).astype(np.int64)
+        stream = named_stream(seed, "acceptance")
+        self._key = int(stream.random() * 2.0**32) << 32 | int(stream.random() * 2.0**32)
+        self._steps = np.arange(1, TABLE_SIZE + 1, dtype=np.uint64) * np.uint64(GAMMA)
 
-    def accepted(self, request: int, verification: int, drafts: int) -> int:
-        stream = self._streams.get(request)
-        if stream is None:
-            stream = self._streams[request] = named_stream(self._seed, f"acceptance-{request}")
-        count = 0
-        for rate in self.rates:  # whatever was drafted: a draft that the budget cut changes no later verification
-            if stream.random() >= rate:
-                break
-            count += 1
-        return min(count, drafts)
+    def draw(self, request: int, first: int, count: int) -> IntArray:
+        if first + count > len(self._steps):
+            self._steps = np.arange(1, 2 * (first + count) + 1, dtype=np.uint64) * np.uint64(GAMMA)
+        state = _mix(self._key + request * GAMMA & MASK)
+        numbers = self._steps[first : first + count] + np.uint64(state)
+        numbers ^= numbers >> np.uint64(30)
+        numbers *= np.uint64(0xBF58476D1CE4E5B9)
+        numbers ^= numbers >> np.uint64(27)
+        numbers *= np.uint64(0x94D049BB133111EB)
+        numbers ^= numbers >> np.uint64(31)
+        numbers >>= np.uint64(64 - FRACTION_BITS)
+        return self._num_drafts - self._thresholds.searchsorted(numbers.view(np.int64), side="right")
 
-    def forget(self, request: int) -> None:
-        self._streams.pop(request, None)
+
+def _mix(z: int) -> int:
+    """The output function of SplitMix64."""
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & MASK
+    z = (z ^ z >> 27) * 0x94D049BB133111EB & MASK
+    return z ^ z >> 31
 
 
 def build_acceptance(config: SpeculationConfig, seed: int) -> Acceptance:

@@ -29,7 +29,7 @@ class EngineRequest:
         failure: why its engine gave it up, "" if it did not.
         emitting_from: while decoding, the pass from which on it emits a token in each.
         break_before, break_after: per stretch without a token, the last pass before it and the first after it.
-        burst_pass, burst_extra: per pass that emitted several tokens, its number and the tokens beyond one.
+        burst_extra: of a request that speculates, the tokens beyond one of each pass that emitted any, in order.
         cancelled_ms: when its client gave up, NaN if it did not (no time is greater than that).
         marker_ms: up to when its time is accounted for in the `_ms` fields that follow.
         recovering: preempted, and what was lost is not recomputed yet: up to position `lost`.
@@ -42,7 +42,6 @@ class EngineRequest:
         "break_after",
         "break_before",
         "burst_extra",
-        "burst_pass",
         "cancelled_ms",
         "computed",
         "decode_ms",
@@ -101,7 +100,6 @@ class EngineRequest:
         self.emitting_from = -1
         self.break_before = NO_BREAKS
         self.break_after = NO_BREAKS
-        self.burst_pass = NO_BREAKS
         self.burst_extra = NO_BREAKS
         self.cancelled_ms = NAN
         self.marker_ms = arrival_ms
@@ -125,7 +123,7 @@ class EngineRequest:
         if self.first_pass < 0:
             return 0
         silent = sum(self.break_after) - sum(self.break_before) - len(self.break_before)
-        return self.last_pass - self.first_pass + 1 - silent
+        return self.last_pass - self.first_pass + 1 - silent + sum(self.burst_extra)
 
     def note_loss(self, now_ms: float) -> None:
         """All that it had is lost now."""
@@ -226,13 +224,3 @@ class EngineRequest:
             self.break_before = self.break_before + array("q", (self.last_pass,))
             self.break_after = self.break_after + array("q", (first_pass,))
         self.last_pass = last_pass
-
-    def note_burst(self, number: int, tokens: int, end_ms: float) -> None:
-        """It emitted `tokens` tokens in pass `number`, which ended at end_ms."""
-        self.note_tokens(number, number, end_ms)
-        if tokens > 1 and not end_ms > self.cancelled_ms:
-            if self.burst_pass is NO_BREAKS:
-                self.burst_pass = array("q")
-                self.burst_extra = array("q")
-            self.burst_pass.append(number)
-            self.burst_extra.append(tokens - 1)

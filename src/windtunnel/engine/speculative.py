@@ -1,423 +1,407 @@
-"""What vLLM v1's scheduler decides when requests speculate: each verifies its drafts in the pass that decodes.
+"""Speculating requests as a group: the passes of `SpeculativePasses` that nobody has to be looked at for.
 
-A decode is scheduled as 1 + K tokens; those of rejected drafts are not computed after all, and the blocks taken for
-them stay with the request. With a draft model (eagle, mtp) every allocation takes blocks for K tokens more. Rules of
-vLLM 0.33, or of an older release (engine/behaviour.py), as recorded in tests/golden. Every pass goes request by
-request: how far one gets differs. Acceptance is an input (engine/acceptance.py). How requests are queued, refused and
-aborted is as in engine/vllm.py; asynchronous, the output of a pass is processed when one more has been scheduled.
+A pass goes as a group, and passes that only verify as a run, if every decode gets its 1 + K tokens and their blocks
+whatever else happens. Who is decoded is then what it is in engine/speculative_passes.py, and so is everything else
+that is decided: a pass that is not so plain goes request by request there, and so does every one if runs are off, KV
+events are published (their order is that of the requests), or somebody reaches the end of the model's length or of
+the pool. What a member knows, owns and has hashed follows from its verifications and is written down when it leaves.
 """
 
 from __future__ import annotations
 
+import numpy as np
+
 from windtunnel.config.schema import VllmConfig
-from windtunnel.engine.acceptance import Acceptance
-from windtunnel.engine.kv.block_pool import BlockPool
-from windtunnel.engine.kv.lookahead_tree import LookaheadTree
-from windtunnel.engine.kv.prefix_tree import Match
-from windtunnel.engine.observer import BatchRow
+from windtunnel.engine.acceptance import Acceptance, IntArray
+from windtunnel.engine.observer import BatchRow, PassObserver
 from windtunnel.engine.request import EngineRequest
-from windtunnel.engine.vllm import VllmScheduler
-from windtunnel.engine.vllm_admission import urgency
+from windtunnel.engine.speculative_passes import SpeculativePasses
+from windtunnel.engine.speculative_request import Row, SpeculativeRequest
+from windtunnel.engine.verification_group import VerificationGroup
 from windtunnel.record.columns import PassColumns
 from windtunnel.timing.base import PassShape
+from windtunnel.timing.verification import VerifyingShape
 from windtunnel.workload.content import Content
 
 
-class SpeculativeRequest(EngineRequest):
-    """A request that speculates.
-
-    `computed` counts drafts as accepted until their output is processed, and `output_tokens` is what its client has.
-
-    Attributes:
-        known_tokens: prompt and output as far as the scheduler has processed it.
-        drafts: drafts that wait to be verified.
-        in_flight: tokens scheduled whose output is not processed.
-        pending: tokens that this output is taken to add.
-        stale: tokens in flight that were scheduled before a preemption.
-        verifications: passes that verified drafts of it.
-        is_prefill: its last pass computed a chunk that did not reach its end.
-    """
-
-    __slots__ = ("drafts", "in_flight", "is_prefill", "known_tokens", "pending", "stale", "verifications")
-
-    def __init__(
-        self, number: int, content: Content, prompt_tokens: int, max_output_tokens: int, arrival_ms: float
-    ) -> None:
-        super().__init__(number, content, prompt_tokens, max_output_tokens, arrival_ms)
-        self.known_tokens = prompt_tokens
-        self.drafts = 0
-        self.in_flight = 0
-        self.pending = 0
-        self.stale = 0
-        self.verifications = 0
-        self.is_prefill = False
+def _by_admission(request: EngineRequest) -> int:
+    return request.admission
 
 
-class Row:
-    """What a pass computes of one request, and what comes of it.
+def _by_place(row: BatchRow) -> int:
+    return row[0].admission
+
+
+class SpeculativeScheduler(SpeculativePasses):
+    """The scheduler of an engine whose requests speculate.
 
     Attributes:
-        start, tokens: where it starts, and how much; drafts: how many of the tokens are drafts.
-        is_admission: it was admitted in this pass, so that its drafts are mere padding.
-        samples: it yields a token; emitted: how many, accepted: of them drafts.
-        is_last: with them the request is done.
+        verifying: the requests that advance as a group.
     """
-
-    __slots__ = ("accepted", "drafts", "emitted", "is_admission", "is_last", "request", "samples", "start", "tokens")
-
-    def __init__(self, request: SpeculativeRequest, tokens: int, drafts: int, is_admission: bool) -> None:
-        self.request = request
-        self.start = 0
-        self.tokens = tokens
-        self.drafts = drafts
-        self.is_admission = is_admission
-        self.samples = False
-        self.emitted = 0
-        self.accepted = 0
-        self.is_last = False
-
-
-class SpeculativeScheduler(VllmScheduler):
-    """A `VllmScheduler` whose requests speculate.
-
-    Attributes:
-        waives_lookahead: drafts and their blocks are left out where they would need more than all blocks there are,
-            or more than the whole budget, which vLLM would wait for for ever.
-        verified: drafts of the pass just scheduled, by request number.
-    """
-
-    request_type: type[EngineRequest] = SpeculativeRequest
 
     def __init__(
         self, config: VllmConfig, passes: PassColumns, acceptance: Acceptance, publish_events: bool = False
     ) -> None:
-        super().__init__(config, passes, publish_events)
-        speculation = config.speculation
-        assert speculation is not None
-        self.acceptance = acceptance
-        self.num_drafts = speculation.num_speculative_tokens
-        has_model = speculation.method != "ngram"
-        self.lookahead_tokens = self.num_drafts if has_model else 0
-        looks_ahead = has_model and self.behaviour.lookahead_hashes and speculation.lookahead_block_hashes
-        self.hash_ahead = int(looks_ahead and self.caching)
-        self.drops_last_hit = has_model and not self.hash_ahead
-        if self.hash_ahead:
-            self.pool = BlockPool(
-                config.num_gpu_blocks,
-                config.block_size,
-                self.caching,
-                publish_events,
-                unhashed_first=self.behaviour.reuses_unhashed_first,
-                tree=LookaheadTree(config.block_size),
-            )
-        self.waives_lookahead = True
-        self.verified: dict[int, int] = {}
-        self._plan: list[Row] = []  # of the pass in flight
-        self._unprocessed: list[Row] = []  # of the pass before it, asynchronous
+        super().__init__(config, passes, acceptance, publish_events)
+        self.verifying = VerificationGroup(
+            config.block_size, self.num_drafts, self.lookahead_tokens, int(config.async_scheduling)
+        )
+        self._width = 1 + self.num_drafts
+        self._goes_singly = False  # the next pass: somebody who decodes has no place in the group
+        self._reached_tokens = 0  # by the members, in the pass in flight
 
     # --- the front end
 
     def abort(self, request: EngineRequest, now_ms: float) -> None:
-        request.note_wait(now_ms)
-        if request in self._inbox:
-            self._inbox.remove(request)
-            return
-        self._release(request)
+        if request.decoding:
+            assert isinstance(request, SpeculativeRequest)
+            self._leave(request)
+            self.verifying.forget(request)
+        super().abort(request, now_ms)
 
-    def decode_passes(self) -> int:
-        return 0  # requests do not advance alike
+    def settle(self, now_ms: float) -> list[EngineRequest]:
+        for request in self.running.values():
+            if request.decoding:
+                assert isinstance(request, SpeculativeRequest)
+                self._note_tokens(request)
+        return super().settle(now_ms)
+
+    def may_admit(self) -> bool:
+        size = self.verifying.size
+        return (
+            bool(self.waiting)
+            and not self._head_refused
+            and size * self._width < self.max_num_batched_tokens
+            and size < self.max_num_seqs
+        )
 
     def physical_tokens(self) -> int:
-        bs = self.block_size
-        unfilled = sum(max(request.table.owned * bs - request.computed, 0) for request in self.running.values())
-        return (self.pool.num_blocks - self.pool.free_blocks) * bs - unfilled
+        group = self.verifying
+        return super().physical_tokens() - group.owned_blocks * self.block_size + self._reached_tokens
+
+    # --- runs of passes that only verify
+
+    def decode_passes(self) -> int:
+        """Passes ahead that verify drafts of every running request and do nothing else.
+
+        They end when the first member has its last token, or would go beyond its limit, and before a pass that the
+        free blocks do not cover.
+        """
+        group = self.verifying
+        limit = min(group.finish_step, group.limit_step) - group.step
+        if not group.size or self.apart or self._goes_singly or limit <= 0 or not self._all_fit(self._chunk_cap()):
+            return 0
+        if self.waiting and self.may_admit():
+            return 0
+        if any(not row.request.decoding and row.request.origin in self.decodes.by_output for row in self._plan):
+            return 0  # somebody who was preempted has output to be processed
+        free_blocks = self.pool.free_blocks
+        if self._inbox:
+            if group.blocks_for(1) > free_blocks:
+                return 0
+            self._deliver()
+            if self.may_admit():
+                limit = 1
+        return group.passes_within(free_blocks, limit)
+
+    def commit_decodes(self, passes: int) -> None:
+        group = self.verifying
+        if self.observer is not None:
+            self._walk(passes, self.observer)
+        else:
+            self.pool.take(group.advance(passes))
+        self._plan = []
+        self._finish_members()
+        if self.observer is not None:
+            self.observer.on_concluded()
+
+    def blocks_for(self, passes: int) -> int:
+        return self.verifying.blocks_for(passes)
+
+    def quiet_passes(self, passes: int) -> int:
+        return self.verifying.passes_within(self.pool.blank, passes)
+
+    def contexts(self, passes: int) -> IntArray:
+        """Positions that each of the next passes of a run reaches, summed over the members."""
+        return self.verifying.contexts(passes)
+
+    def physical_contexts(self, contexts: IntArray) -> IntArray:
+        """Distinct tokens that the members hold in passes that reach so far: what they own grows as they do."""
+        group = self.verifying
+        held = self.pool.num_blocks - self.pool.free_blocks - group.owned_blocks
+        return contexts + held * self.block_size
+
+    def publish_quoted(self, content: Content, in_flight: bool) -> None:
+        """With KV events every block is hashed when it is known."""
+
+    def _walk(self, passes: int, observer: PassObserver) -> None:
+        """Passes of a run one by one, for an observer."""
+        for done in range(passes):
+            batch = self._members_batch()
+            self.pool.take(self.verifying.advance(1))
+            observer.on_scheduled(batch)
+            if done + 1 < passes:
+                observer.on_concluded()
 
     # --- one pass
 
     def _choose_batch(self, now_ms: float) -> PassShape | None:
-        cap = self._chunk_cap()
+        batch = [] if self.observer is None else self._members_batch()
+        shape = VerifyingShape()
         rows: list[Row] = []
-        budget, preempted, with_prompts = self._schedule_running(rows, cap, now_ms)
-        if not preempted:
-            self._admit_speculating(rows, cap, budget, with_prompts, now_ms)
-            if self._passed_over:
-                self._put_back()
-        shape = PassShape()
-        self.verified = {}
+        preempted = False
+        if not self._walk_apart(rows, shape, now_ms):
+            self._dissolve()
+            batch = []
+            self.verified = {}
+            preempted = self._walk_batch(rows, now_ms)
+        is_empty = not rows and not shape.num_decodes and not preempted
         for row in rows:
             self._launch(row, shape)
         if self.observer is not None:
-            batch: list[BatchRow] = [(row.request, row.start, row.tokens) for row in rows]
-            self.observer.on_scheduled(batch)
+            batch += [(row.request, row.start, row.tokens) for row in rows]
+            self.observer.on_scheduled(sorted(batch, key=_by_place))
         if self.is_async:
             self._unprocessed = self._plan
         self._plan = rows
-        return shape if rows or preempted else None
+        return None if is_empty else shape
 
-    def _schedule_running(self, rows: list[Row], cap: int, now_ms: float) -> tuple[int, bool, bool]:
-        """Tokens and drafts for the batch, with preemption; returns what is left of the budget, whether anyone was
-        preempted, and whether a prompt is computed."""
-        order = list(self.running.values())
-        budget = self.max_num_batched_tokens
-        preempted = with_prompts = False
-        i = 0
-        while i < len(order) and budget > 0:
-            request = order[i]
-            assert isinstance(request, SpeculativeRequest)
-            tokens = self._wanted(request, cap, budget)
-            if tokens <= 0 or self._ends_in_flight(request):
-                i += 1
-                continue
-            need = self._need(request, request.computed + tokens, 0, self.lookahead_tokens)
-            while need > self.pool.free_blocks:
-                victim = max(order, key=urgency) if self.by_priority else order[-1]
-                place = order.index(victim) if self.by_priority else len(order) - 1
-                del order[place]
-                self._preempt(victim, request, now_ms)
-                preempted = True
-                got = next((row for row in rows if row.request is victim), None)
-                if self.behaviour.restores_victims:
-                    if got is not None or (self.behaviour.keeps_place and place < i):
-                        i -= 1
-                    if got is not None:
-                        rows.remove(got)
-                        budget += got.tokens
-                if victim is request:
-                    break
-            if request.admission not in self.running:
-                if self.by_priority and self.behaviour.continues_after_self_preemption:
-                    continue
-                break
-            self._take(request, need, request.computed + tokens)
-            with_prompts = with_prompts or request.is_prefill
-            drafts = 0
-            if request.drafts:
-                drafts = tokens + request.computed - request.known_tokens - request.pending
-                drafts = min(max(drafts, 0), request.drafts)
-                request.drafts = 0
-            rows.append(Row(request, tokens, drafts, is_admission=False))
-            budget -= tokens
-            i += 1
-        return budget, preempted, with_prompts
-
-    def _wanted(self, request: SpeculativeRequest, cap: int, budget: int) -> int:
-        """Tokens that a running request gets from the budget."""
-        tokens = request.known_tokens + request.drafts + request.pending - request.computed
-        if 0 < cap < tokens:
-            tokens = cap
-        tokens = min(tokens, budget, self.max_model_len - request.computed - 1)
-        if self.waives_lookahead:
-            tokens = min(tokens, max(self.pool.num_blocks * self.block_size - request.computed, 1))
-        return tokens
-
-    def _ends_in_flight(self, request: SpeculativeRequest) -> bool:
-        """Whether what is in flight is known to hold its last token, so that it is not scheduled again."""
-        if not request.pending or not self.behaviour.knows_last_pass:
+    def _walk_apart(self, rows: list[Row], shape: VerifyingShape, now_ms: float) -> bool:
+        """The batch of a pass, where the members need no look; False, and nothing touched, if they might."""
+        group = self.verifying
+        cap = self._chunk_cap()
+        if self._goes_singly or group.step >= group.limit_step or not self._all_fit(cap):
             return False
-        return request.computed + 2 - request.pending >= request.prompt_tokens + request.max_output_tokens
-
-    def _need(self, request: SpeculativeRequest, computed: int, hits: int, ahead: int) -> int:
-        """Blocks that a request lacks for so many computed tokens and `ahead` more, beside `hits` that it will hold."""
-        end = computed + ahead
-        if self.waives_lookahead:
-            end = max(min(end, self.pool.num_blocks * self.block_size), computed)
-        end = min(end, self.max_model_len)
-        return max(-(-end // self.block_size) - request.table.owned - hits, 0)
-
-    def _take(self, request: SpeculativeRequest, need: int, computed: int) -> None:
-        if need:
-            self.pool.take(need)
-            request.table.owned += need
-        self._hash(request, min(computed, request.known_tokens))
-
-    def _hash(self, request: SpeculativeRequest, computed: int) -> None:
-        """Hash the blocks that so many computed tokens fill, as far as what they are known by is known."""
-        full = min(computed, request.known_tokens - self.hash_ahead) // self.block_size
-        full = min(full, request.table.owned)
-        if self.caching and full > request.table.hashed:
-            self.pool.store(request.table, full)
-
-    def _launch(self, row: Row, shape: PassShape) -> None:
-        """A row of a batch that is complete now."""
-        request = row.request
-        start = row.start = request.computed
-        request.computed = end = start + row.tokens
-        request.in_flight += row.tokens
-        request.is_prefill = end < request.known_tokens + request.pending
-        row.samples = end >= request.known_tokens and request.max_output_tokens > 0
-        if row.drafts:
-            self.verified[request.number] = row.drafts
-        if self.is_async and not request.is_prefill:
-            request.pending += 1 + row.drafts
-            request.drafts = self.num_drafts if self.behaviour.knows_last_pass else 0  # 0.11 does not do both
-        if start >= request.prompt_tokens and row.tokens == 1 and row.samples:
-            shape.add_decode(end)
-        else:
-            shape.add_chunk(start, row.tokens, request.prompt_tokens, row.samples)
-
-    def _preempt(self, victim: EngineRequest, requester: EngineRequest, now_ms: float) -> None:
-        assert isinstance(victim, SpeculativeRequest)
-        victim.note_preemption(now_ms)
-        self.pool.release(victim.table)
-        victim.computed = victim.drafts = victim.pending = 0
-        victim.stale = victim.in_flight
-        del self.running[victim.admission]
-        if self.by_priority:
-            self._enqueue(victim)
-        else:
-            self.waiting.appendleft(victim)
-        if self.observer is not None:
-            self.observer.on_preemption(victim, requester)
-
-    # --- admission
-
-    def _admit_speculating(self, rows: list[Row], cap: int, budget: int, with_prompts: bool, now_ms: float) -> None:
-        """Admit waiting requests from the head of the queue; the first that does not fit stops it."""
-        waiting = self.waiting
-        bs = self.block_size
-        while waiting and budget > 0 and len(self.running) < self.max_num_seqs:
-            request = waiting[0]
-            assert isinstance(request, SpeculativeRequest)
-            if request.stale:  # what it had in flight when it was preempted comes first
-                self._passed_over.append(waiting.popleft())
+        size = group.size
+        budget = self.max_num_batched_tokens - size * self._width
+        need = group.blocks_for(1)
+        with_prompts = False
+        chosen: list[tuple[SpeculativeRequest, int, int]] = []
+        for request in self._ordered_apart():
+            is_ending = request in self.ending
+            if request.admission < group.last_admission and not is_ending:
+                return False  # it may take what a member needs
+            tokens = self._wanted(request, cap, self.max_num_batched_tokens if is_ending else budget)
+            if tokens <= 0 or self._ends_in_flight(request):
                 continue
-            match = self._hits(request)
-            hit_tokens = match.blocks * bs
-            tokens = request.known_tokens - hit_tokens - request.computed
-            pads = self.behaviour.pads_admission and tokens == 1 and not with_prompts and bool(rows or hit_tokens)
-            if self.waives_lookahead and 1 + self.num_drafts > self.max_num_batched_tokens:
-                pads = False
-            drafts = self.num_drafts if pads and hit_tokens + self.num_drafts + 2 <= self.max_model_len else 0
-            if drafts and 1 + drafts > budget:
-                break
-            tokens += drafts
-            if 0 < cap < tokens:
-                tokens = cap
-            if not self.chunked and tokens > budget:
-                if self.behaviour.stops_over_budget:
-                    break
-                self._passed_over.append(waiting.popleft())
-                continue
-            tokens = min(tokens, budget)
-            need = self._need_at_admission(request, match, request.computed + hit_tokens + tokens)
-            if need < 0:
-                if self.observer is not None:
-                    self.observer.on_refusal(request, hit_tokens, self.pool.free_blocks)
-                break
-            waiting.popleft()
-            self.pool.hold(request.table, match)
-            self._take(request, need, request.computed + hit_tokens + tokens)
-            request.computed += hit_tokens
-            self._admissions += 1
-            request.admission = self._admissions
-            self.running[request.admission] = request
-            request.note_admission(now_ms, hit_tokens)
-            if self.observer is not None:
-                self.observer.on_admission(request, hit_tokens)
-            rows.append(Row(request, tokens, drafts, is_admission=True))
+            if tokens > budget:
+                return False
+            blocks = self._need(request, request.computed + tokens, 0, self.lookahead_tokens)
+            need += blocks
             budget -= tokens
+            with_prompts = with_prompts or request.is_prefill
+            chosen.append((request, tokens, blocks))
+        if need > self.pool.free_blocks:
+            return False
+        self.verified = {}
+        if size:
+            self._reached_tokens = group.context_tokens()
+            shape.add_verifications(size, self._reached_tokens, size * self.num_drafts)
+            if self.observer is not None:
+                self.verified = {r.number: self.num_drafts for r in self.running.values() if r.decoding}
+            self.pool.take(group.advance(1))
+        for request, tokens, blocks in chosen:
+            self._take(request, blocks, request.computed + tokens)
+            rows.append(self._row(request, tokens))
+        self._admit_speculating(rows, cap, budget, with_prompts, now_ms, size)
+        if self._passed_over:
+            self._put_back()
+        return True
 
-    def _hits(self, request: SpeculativeRequest) -> Match:
-        if request.computed:  # only if the release does not restore victims
-            return Match()
-        content = request.table.content
-        match = self.pool.match(content, (request.known_tokens - 1) // self.block_size)
-        if self.drops_last_hit and match.blocks:
-            match = self.pool.match(content, match.blocks - 1)
-        return match
+    def _all_fit(self, cap: int) -> bool:
+        """Whether budget and cap leave every member its tokens."""
+        size = self.verifying.size
+        return size * self._width <= self.max_num_batched_tokens and not (size and 0 < cap < self._width)
 
-    def _need_at_admission(self, request: SpeculativeRequest, match: Match, computed: int) -> int:
-        """Blocks that an admission takes from the free queue; -1 if they, or the whole prompt, do not fit."""
-        spare = self.pool.free_blocks - match.idle_blocks
-        if self.running:
-            spare -= self.watermark_blocks
-        if self.reserve_full_isl and self._need(request, request.known_tokens, match.blocks, 0) > spare:
-            return -1
-        ahead = self.lookahead_tokens if self.behaviour.lookahead_at_admission else 0
-        need = self._need(request, computed, match.blocks, ahead)
-        return need if need <= spare else -1
+    def _ordered_apart(self) -> list[SpeculativeRequest]:
+        """Running requests that are no members, in batch order."""
+        apart = list(self.apart.values())
+        if len(apart) > 1:
+            apart.sort(key=_by_admission)
+        return apart
 
-    # --- output
+    def _members_batch(self) -> list[BatchRow]:
+        """What the next pass computes of the members."""
+        group = self.verifying
+        return [
+            (request, group.start(request, group.done(request)), self._width)
+            for request in self.running.values()
+            if isinstance(request, SpeculativeRequest) and request.decoding
+        ]
 
     def conclude(self, start_ms: float) -> None:
-        end_ms = self.passes.end_ms[-1]
-        number = len(self.passes.end_ms) - 1
-        for row in self._plan:
-            request = row.request
-            if request.origin not in self.decodes.by_output or request in self.ending:
-                continue
-            if row.start >= request.prompt_tokens and not request.recovering:
-                if request.marker_ms < start_ms:
-                    request.note_wait(start_ms)
-                request.note_decodes(end_ms)
-            else:
-                request.note_chunk(start_ms, end_ms)
-            if row.samples:
-                self._emit(row, number, end_ms)
-            elif request.max_output_tokens == 0 and not request.is_prefill:
-                row.is_last = True
-            if row.is_last:
-                self.finished.append(request)
-                self.ending.append(request)
-        if not self.is_async:
-            self._process(self._plan)
-            self._plan = []
+        self._reached_tokens = 0
+        self._finish_members()
+        self._conclude_rows(start_ms)
+        self._regroup()
         if self.observer is not None:
             self.observer.on_concluded()
 
-    def _emit(self, row: Row, number: int, end_ms: float) -> None:
-        """The tokens of a row: the drafts that are accepted, and one that the model adds."""
-        request = row.request
-        if row.drafts and not row.is_admission:
-            row.accepted = self.acceptance.accepted(request.number, request.verifications, row.drafts)
-            request.verifications += 1
-        row.emitted = min(row.accepted + 1, request.max_output_tokens - request.output_tokens)
-        request.output_tokens += row.emitted
-        row.is_last = request.output_tokens >= request.max_output_tokens
-        request.note_burst(number, row.emitted, end_ms)
+    # --- members
 
-    def _process_output(self) -> None:
-        self._released = bool(self.ending)
-        self._process(self._unprocessed)
-        self._unprocessed = []
-
-    def _process(self, rows: list[Row]) -> None:
-        """The output of a pass, in the order of its batch: drafts that were rejected are not computed after all."""
-        for row in rows:
-            request = row.request
-            if request.origin not in self.decodes.by_output:
-                continue
-            is_stale = request.stale > 0
-            request.in_flight -= row.tokens
-            if is_stale:
-                request.stale -= row.tokens
-            if row.samples:
-                self._settle_tokens(row, is_stale)
-            if row.is_last:
-                self.ending.remove(request)
-                self._release(request)
-        if not self.is_async:
-            for row in rows:
-                row.request.drafts = 0 if row.request.is_prefill else self.num_drafts
-
-    def _settle_tokens(self, row: Row, is_stale: bool) -> None:
-        request = row.request
-        rejected = row.drafts - row.accepted
-        if not is_stale:
-            if request.computed:
-                request.computed -= rejected
-            if request.pending:
-                request.pending -= rejected
-        was_pending = request.pending > 0
-        request.known_tokens += row.emitted
-        if is_stale:
+    def _regroup(self) -> None:
+        """Whoever decodes becomes a member, if all of them may."""
+        self._goes_singly = False
+        joining = [r for r in self._ordered_apart() if not r.is_prefill and r not in self.ending]
+        if not joining:
             return
-        request.computed -= row.accepted + 1 - row.emitted
-        if request.pending:
-            request.pending -= row.accepted + 1
-        if self.running.get(request.admission) is request and (was_pending or self.behaviour.hashes_drafts):
-            self._hash(request, request.computed - request.in_flight)
+        if not self.fast_forward or self.pool.log_events or not all(map(self._may_join, joining)):
+            self._goes_singly = True
+            return
+        now_ms = self.passes.end_ms[-1]
+        limit = self._limit_tokens()
+        for request in joining:
+            request.draw(self.acceptance)
+            start = request.computed
+            if not self.verifying.join(request, start, limit):
+                self._goes_singly = True  # and the others with it
+                return
+            self._note_gap(request, now_ms)
+            request.emitting_from = len(self.passes.end_ms)
+            del self.apart[request.admission]
 
-    def _release(self, request: EngineRequest) -> None:
-        super()._release(request)
-        self.acceptance.forget(request.number)
+    def _may_join(self, request: SpeculativeRequest) -> bool:
+        """Whether its next pass verifies all of its drafts, right behind what is known or in flight."""
+        tokens = request.known_tokens + request.drafts + request.pending - request.computed
+        if request.drafts != self.num_drafts or tokens != self._width:
+            return False
+        return not request.stale and bool(request.pending) == self.is_async
+
+    def _limit_tokens(self) -> int:
+        """Position that the drafts of a member may reach: no length of model or pool cuts anything off before."""
+        limit = min(self.max_model_len - 1, self.max_model_len - self.lookahead_tokens)
+        if self.waives_lookahead:
+            limit = min(limit, self.pool.num_blocks * self.block_size - self.lookahead_tokens)
+        return limit
+
+    def _dissolve(self) -> None:
+        """Everybody leaves the group, between two passes."""
+        if not self.verifying.size:
+            return
+        rows: list[Row] = []
+        for request in self.running.values():
+            if request.decoding:
+                assert isinstance(request, SpeculativeRequest)
+                row = self._leave(request)
+                if row is not None:
+                    rows.append(row)
+        self.verifying.clear()
+        self._plan[:0] = rows
+
+    def _finish_members(self) -> None:
+        """Those who have their last token with the pass that has just ended."""
+        group = self.verifying
+        rows: list[Row] = []
+        while group.finish_step == group.step:
+            request = group.pop_finished()
+            row = self._leave(request)
+            request.note_decoded()
+            self.finished.append(request)
+            if row is None:
+                self._release(request)
+            else:
+                self.ending.append(request)
+                rows.append(row)
+        if rows:
+            self._plan[:0] = rows
+
+    def _leave(self, request: SpeculativeRequest) -> Row | None:
+        """Take a member out between two passes, and write down what it is and has.
+
+        Asynchronous, the output of its last pass is still to be processed: that is the row.
+        """
+        group = self.verifying
+        done = group.done(request)
+        if not done:
+            group.leave(request)
+            request.decoding = False
+            self.apart[request.admission] = request
+            return None
+        self._hash_member(request, is_scheduled=False)
+        owned = group.owned(request)
+        start = group.start(request, done - 1)
+        computed = group.start(request, done)
+        emitted = self._note_tokens(request)
+        lengths = request.lengths
+        reached = request.verifications + done
+        length = lengths.item(reached) - lengths.item(reached - 1)
+        last_emitted = emitted - lengths.item(reached - 1) + lengths.item(request.verifications)
+        group.leave(request)
+        request.decoding = False
+        self.apart[request.admission] = request
+        request.verifications = reached
+        request.output_tokens += emitted
+        request.table.owned = owned
+        request.drafts = self.num_drafts
+        known = request.prompt_tokens + request.output_tokens
+        if not self.is_async:
+            request.known_tokens = known
+            request.computed = known - 1
+            return None
+        request.known_tokens = known - last_emitted
+        request.computed = computed
+        request.pending = request.in_flight = self._width
+        row = Row(request, self._width, self.num_drafts, is_admission=False)
+        row.start = start
+        row.samples = True
+        row.accepted = length - 1
+        row.emitted = last_emitted
+        row.is_last = request.output_tokens >= request.max_output_tokens
+        return row
+
+    def _note_tokens(self, request: SpeculativeRequest) -> int:
+        """Write down the tokens that a member got in passes that have ended; returns how many."""
+        ends = self.passes.end_ms
+        first_pass = request.emitting_from
+        passes = len(ends) - first_pass
+        if not passes:
+            return 0
+        first = request.verifications
+        bursts = request.lengths[first : first + passes + 1]
+        left = request.max_output_tokens - request.output_tokens
+        emitted = min(bursts.item(-1) - bursts.item(0), left)
+        request.decoded_ms = ends[-1]
+        extra = np.diff(bursts) - 1
+        extra[-1] -= bursts.item(-1) - bursts.item(0) - emitted
+        last_pass = first_pass + passes - 1
+        while last_pass > first_pass and ends[last_pass - 1] > request.cancelled_ms:
+            last_pass -= 1
+        request.note_tokens(first_pass, last_pass, ends[last_pass])
+        if request.last_pass >= first_pass:
+            extra = extra[: request.last_pass + 1 - first_pass]
+            request.burst_extra.frombytes(extra.astype(np.uint16).tobytes())
+        return emitted
+
+    # --- hashing, which nobody sees before somebody looks
+
+    def _hash_sources(self, content: Content) -> None:
+        for origin in content.sources:
+            other = self.decodes.by_output.get(origin)
+            if other is not None and other.decoding:
+                assert isinstance(other, SpeculativeRequest)
+                self._hash_member(other, is_scheduled=True)
+
+    def _hash_member(self, request: SpeculativeRequest, is_scheduled: bool) -> None:
+        """Hash what a member has filled; `is_scheduled`: inside the scheduling of a pass that it is in already."""
+        done = self.verifying.done(request)
+        if not done:
+            return
+        lengths = request.lengths
+        first = request.verifications
+        left = request.max_output_tokens - request.output_tokens
+        before = request.prompt_tokens + request.output_tokens - 1  # position of its first verification in the group
+        if self.is_async:
+            if not is_scheduled:
+                tokens = before + lengths.item(first + done - 1) - lengths.item(first)
+            elif done > 1:
+                tokens = before + lengths.item(first + done - 2) - lengths.item(first) + 1 - self.hash_ahead
+            else:
+                tokens = request.known_tokens - self.hash_ahead
+        elif is_scheduled or not self.behaviour.hashes_drafts:
+            tokens = before + lengths.item(first + done - 1) - lengths.item(first) + 1 - self.hash_ahead
+        else:
+            tokens = before + min(lengths.item(first + done) - lengths.item(first), left)
+        full = tokens // self.block_size
+        if self.caching and full > request.table.hashed:
+            request.table.owned = self.verifying.owned(request)
+            self.pool.store(request.table, full)

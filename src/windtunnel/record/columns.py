@@ -55,8 +55,8 @@ class RequestColumns:
             recovered what was lost, `transfer_ms` waiting for KV that is on its way, or for room where it shall go.
         reasons: why it was rejected, cancelled or failed, by request number.
         extra_tokens: tokens beyond the first of each pass that emitted several (speculation).
-        burst_request, burst_pass, burst_extra: one entry a pass that emitted several tokens of a request: its number
-            on the engine of the request, and the tokens beyond one.
+        burst_request, burst_passes: one entry a request that speculates and has output: how many passes emitted any.
+        burst_extra: the tokens beyond one of each of these passes, in order, request after request.
         break_request, break_before, break_after: one entry a break: the request emitted nothing between the
             passes `break_before` and `break_after`.
     """
@@ -85,8 +85,8 @@ class RequestColumns:
         self.extra_tokens: array[int] = filled("q", 0, num_requests)
         self.reasons: dict[int, str] = {}
         self.burst_request = array("q")
-        self.burst_pass = array("q")
-        self.burst_extra = array("q")
+        self.burst_passes = array("q")
+        self.burst_extra = array("H")
         self.break_request = array("q")
         self.break_before = array("q")
         self.break_after = array("q")

@@ -21,7 +21,6 @@ class EndedRequest(Protocol):
     last_pass: int
     break_before: array[int]
     break_after: array[int]
-    burst_pass: array[int]
     burst_extra: array[int]
     queued_ms: float
     prefill_ms: float
@@ -79,9 +78,9 @@ class Recorder:
                 columns.break_before.extend(before)
                 columns.break_after.extend(after)
                 tokens -= sum(after) - sum(before) - len(before)
-            if request.burst_pass:
-                columns.burst_request.extend(array("q", (number,)) * len(request.burst_pass))
-                columns.burst_pass.extend(request.burst_pass)
+            if request.burst_extra:
+                columns.burst_request.append(number)
+                columns.burst_passes.append(len(request.burst_extra))
                 columns.burst_extra.extend(request.burst_extra)
                 columns.extra_tokens[number] = extra = sum(request.burst_extra)
                 tokens += extra

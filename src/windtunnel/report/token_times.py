@@ -51,12 +51,43 @@ class TokenTimes:
         self.end_ms: FloatArray = np.concatenate(columns) if columns else np.empty(0)
         self.first: IntArray = np.where(first >= 0, first + offset, -1)
         self.last: IntArray = np.where(first >= 0, last + offset, -1)
-        self.burst_request: IntArray = np.array(requests.burst_request, dtype=np.int64)
-        self.burst_at: IntArray = np.asarray(requests.burst_pass, dtype=np.int64) + offset[self.burst_request]
-        self.burst_extra: IntArray = np.array(requests.burst_extra, dtype=np.int64)
         self.break_request: IntArray = np.array(requests.break_request, dtype=np.int64)
         self.break_before: IntArray = np.asarray(requests.break_before, dtype=np.int64) + offset[self.break_request]
         self.break_after: IntArray = np.asarray(requests.break_after, dtype=np.int64) + offset[self.break_request]
+        self.burst_request: IntArray = np.empty(0, dtype=np.int64)
+        self.burst_at: IntArray = np.empty(0, dtype=np.int64)
+        self.burst_extra: IntArray = np.empty(0, dtype=np.int64)
+        if requests.burst_request:
+            self._find_bursts(
+                np.array(requests.burst_request, dtype=np.int64),
+                np.array(requests.burst_passes, dtype=np.int64),
+                np.array(requests.burst_extra, dtype=np.int64),
+            )
+
+    def _find_bursts(self, request: IntArray, passes: IntArray, extra: IntArray) -> None:
+        """Where passes emit several tokens, from the passes of each request that emit any, breaks left out."""
+        ends = np.cumsum(passes)
+        starts = ends - passes
+        at = np.arange(len(extra)) + np.repeat(self.first[request] - starts, passes)
+        start_of = np.full(len(self.first), -1)
+        start_of[request] = starts
+        known = start_of[self.break_request] >= 0
+        broken = self.break_request[known]
+        if len(broken):
+            before = self.break_before[known]
+            silent = self.break_after[known] - before - 1
+            earlier = np.cumsum(silent) - silent
+            begins = np.append(True, broken[1:] != broken[:-1])  # the first break of a request
+            earlier -= np.maximum.accumulate(np.where(begins, earlier, 0))
+            shift = np.zeros(len(extra) + 1, dtype=np.int64)
+            place = start_of[broken] + before - self.first[broken] + 1 - earlier
+            np.add.at(shift, np.minimum(place, len(extra)), silent)
+            total = np.cumsum(shift)
+            at += total[:-1] - np.repeat(total[starts] - shift[starts], passes)
+        several = extra > 0
+        self.burst_request = np.repeat(request, passes)[several]
+        self.burst_at = at[several]
+        self.burst_extra = extra[several]
 
     def of_request(self, request: int) -> FloatArray:
         """The times in ms of all tokens of one request; empty without tokens."""

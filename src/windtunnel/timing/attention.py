@@ -19,6 +19,8 @@ class AttentionPrices:
     Attributes:
         decode_floor_ms: of any pass that decodes; per_decode_ms: for each of its decodes.
         per_context_ms: for each context token of a decode, in the layers that attend to everything.
+        pairs_per_read: time of a decode's token with a position, over that of reading it; latent attention that is
+            bound by compute has 1.
         windows: of each kind of layer with a window, its tokens and the ms for each of those that is read.
         prompt_floor_ms: of any pass with chunks of prompts.
         per_pair_ms: for each pair of a chunk's token and a position it attends to, in layers without a window.
@@ -46,12 +48,14 @@ class AttentionPrices:
         decode_ms = read_ms
         if latent is None:
             pair_operations = 4.0 * heads * model.head_dim
+            decode_operations = pair_operations
         else:
             # A decode stays in the latent space: each head reads (rank + rope) and accumulates rank. Many heads on
             # one GPU make that compute, not memory.
             pair_operations = 2.0 * heads * (latent.nope_dim + latent.rope_dim + latent.value_dim)
-            latent_operations = 2.0 * heads * (2 * latent.kv_rank + latent.rope_dim)
-            decode_ms = max(read_ms, latent_operations * MS / (gpu.flops["bf16"] * efficiency.prefill_flops))
+            decode_operations = 2.0 * heads * (2 * latent.kv_rank + latent.rope_dim)
+            decode_ms = max(read_ms, decode_operations * MS / (gpu.flops["bf16"] * efficiency.prefill_flops))
+        self.pairs_per_read = decode_operations * MS / (gpu.flops["bf16"] * efficiency.prefill_flops) / decode_ms
         pair_ms = pair_operations * MS / (gpu.flops["bf16"] * efficiency.prefill_flops)
         full = [group for group in model.layers if not group.window_tokens and not group.is_linear]
         windowed = [group for group in model.layers if group.window_tokens]

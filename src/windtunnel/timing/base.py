@@ -10,8 +10,6 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from windtunnel.errors import PluginError
-
 FloatArray = NDArray[np.float64]
 
 
@@ -114,70 +112,3 @@ class TimingModel(Protocol):
         (-1 when not asked for). The array is the caller's to change.
         """
         ...
-
-
-class CheckedTiming:
-    """A user's timing model behind checks: what it returns must be a usable duration.
-
-    Raises:
-        PluginError: the model raised, priced a pass as zero, negative, infinite or not a number, or its two calls
-            disagree on the first pass of a run.
-    """
-
-    def __init__(self, model: TimingModel, name: str) -> None:
-        self.model = model
-        self.name = name
-        self.needs_physical_context = bool(getattr(model, "needs_physical_context", False))
-
-    def price_pass_ms(self, shape: PassShape) -> float:
-        try:
-            price = float(self.model.price_pass_ms(shape))
-        except (Exception, SystemExit) as error:
-            raise PluginError(f"timing model {self.name}: price_pass_ms raised {error!r}", error) from error
-        is_empty = not shape.chunk_tokens and not shape.num_decodes
-        if not (0.0 < price < float("inf") or (is_empty and price == 0.0)):
-            raise PluginError(f"timing model {self.name}: price_pass_ms returned {price}, expected finite ms above 0")
-        return price
-
-    def price_run_ms(
-        self, num_decodes: int, context_tokens: int, physical_context_tokens: int, passes: int
-    ) -> FloatArray:
-        try:
-            prices = np.array(
-                self.model.price_run_ms(num_decodes, context_tokens, physical_context_tokens, passes),
-                dtype=np.float64,
-            )
-        except (Exception, SystemExit) as error:
-            raise PluginError(f"timing model {self.name}: price_run_ms raised {error!r}", error) from error
-        if prices.shape != (passes,):
-            raise PluginError(
-                f"timing model {self.name}: price_run_ms returned shape {prices.shape}, expected ({passes},)"
-            )
-        if not (np.isfinite(prices).all() and (prices > 0.0).all()):
-            raise PluginError(f"timing model {self.name}: price_run_ms returned a price that is not finite ms above 0")
-        first = PassShape(num_decodes, context_tokens)
-        first.physical_context_tokens = physical_context_tokens
-        single = self.price_pass_ms(first)
-        if prices[0] != single:
-            raise PluginError(
-                f"timing model {self.name}: price_run_ms prices a pass of {num_decodes} decodes with {context_tokens} "
-                f"context tokens at {prices[0]} ms, price_pass_ms at {single} ms: they must be the same number"
-            )
-        return prices
-
-
-class ScaledTiming:
-    """Another model, `speedup` times as fast."""
-
-    def __init__(self, model: TimingModel, speedup: float) -> None:
-        self.model = model
-        self.speedup = speedup
-        self.needs_physical_context = model.needs_physical_context
-
-    def price_pass_ms(self, shape: PassShape) -> float:
-        return self.model.price_pass_ms(shape) / self.speedup
-
-    def price_run_ms(
-        self, num_decodes: int, context_tokens: int, physical_context_tokens: int, passes: int
-    ) -> FloatArray:
-        return self.model.price_run_ms(num_decodes, context_tokens, physical_context_tokens, passes) / self.speedup

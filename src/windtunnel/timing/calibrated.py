@@ -8,6 +8,12 @@ from __future__ import annotations
 
 from windtunnel.timing.base import FloatArray, PassShape, TimingModel
 from windtunnel.timing.overhead import Overhead
+from windtunnel.timing.verification import (
+    IntArray,
+    VerifyingShape,
+    price_verifications_ms,
+    price_verifying_pass_ms,
+)
 
 
 class CalibratedTiming:
@@ -51,6 +57,27 @@ class CalibratedTiming:
         self, num_decodes: int, context_tokens: int, physical_context_tokens: int, passes: int
     ) -> FloatArray:
         prices = self.base.price_run_ms(num_decodes, context_tokens, physical_context_tokens, passes)
+        prices *= self.decode_scale
+        prices += self.pass_ms + self.request_ms * num_decodes
+        return prices
+
+    def price_verifying_pass_ms(self, shape: VerifyingShape) -> float:
+        if not shape.draft_tokens:
+            return self.price_pass_ms(shape)
+        overhead = self.pass_ms + self.request_ms * (shape.num_decodes + len(shape.chunk_tokens))
+        decodes = VerifyingShape()
+        decodes.add_verifications(shape.num_decodes, shape.decode_context_tokens, shape.draft_tokens)
+        decodes.physical_context_tokens = shape.physical_context_tokens
+        decode_ms = price_verifying_pass_ms(self.base, decodes)
+        if not shape.chunk_tokens:
+            return decode_ms * self.decode_scale + overhead
+        prompts_ms = price_verifying_pass_ms(self.base, shape) - decode_ms
+        return decode_ms * self.decode_scale + prompts_ms * self.prefill_scale + overhead
+
+    def price_verifications_ms(
+        self, num_decodes: int, draft_tokens: int, contexts: IntArray, physical_contexts: IntArray | None
+    ) -> FloatArray:
+        prices = price_verifications_ms(self.base, num_decodes, draft_tokens, contexts, physical_contexts)
         prices *= self.decode_scale
         prices += self.pass_ms + self.request_ms * num_decodes
         return prices

@@ -48,9 +48,12 @@ class DecodeCurve:
     def price_run_ms(self, context_tokens: int, num_decodes: int, passes: int) -> FloatArray:
         """Durations in ms of passes whose contexts sum to `context_tokens`, and `num_decodes` more each time."""
         end = context_tokens + (passes - 1) * num_decodes
-        contexts = np.arange(context_tokens, end + 1, num_decodes, dtype=np.float64)
-        piece = bisect_right(self.starts, context_tokens)
-        if piece == bisect_right(self.starts, end):  # most runs stay within a piece
+        return self.price_contexts_ms(np.arange(context_tokens, end + 1, num_decodes, dtype=np.float64))
+
+    def price_contexts_ms(self, contexts: FloatArray) -> FloatArray:
+        """Durations in ms of passes with these sums of contexts, which never fall and are at least one."""
+        piece = bisect_right(self.starts, contexts.item(0))
+        if piece == bisect_right(self.starts, contexts.item(-1)):  # most runs stay within a piece
             constant, slope, square = self._pieces[piece]
             prices = contexts * square
             prices += slope

@@ -11,6 +11,12 @@ from dataclasses import dataclass
 
 from windtunnel.timing.base import FloatArray, PassShape, TimingModel
 from windtunnel.timing.measured_range import attribute_inside
+from windtunnel.timing.verification import (
+    IntArray,
+    VerifyingShape,
+    price_verifications_ms,
+    price_verifying_pass_ms,
+)
 
 DEFAULT_PASS_MS = 0.65
 DEFAULT_REQUEST_MS = 0.016
@@ -55,6 +61,17 @@ class WithOverhead:
         prices = self.kernels.price_run_ms(num_decodes, context_tokens, physical_context_tokens, passes)
         prices += self.overhead.of_pass_ms(num_decodes)
         return prices
+
+    def price_verifying_pass_ms(self, shape: VerifyingShape) -> float:
+        requests = shape.num_decodes + len(shape.chunk_tokens)
+        price_ms = price_verifying_pass_ms(self.kernels, shape)
+        return price_ms + self.overhead.of_pass_ms(requests) if requests else price_ms
+
+    def price_verifications_ms(
+        self, num_decodes: int, draft_tokens: int, contexts: IntArray, physical_contexts: IntArray | None
+    ) -> FloatArray:
+        prices = price_verifications_ms(self.kernels, num_decodes, draft_tokens, contexts, physical_contexts)
+        return prices + self.overhead.of_pass_ms(num_decodes)
 
 
 def overhead_of(model: TimingModel) -> Overhead | None:

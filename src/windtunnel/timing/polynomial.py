@@ -12,6 +12,7 @@ import numpy as np
 
 from windtunnel.timing.base import FloatArray, PassShape
 from windtunnel.timing.measured_range import MeasuredRange
+from windtunnel.timing.verification import IntArray
 
 TABLE_TOKENS = 1 << 17  # contexts up to here are looked up: a run of few requests is then one slice
 
@@ -82,6 +83,12 @@ class PolynomialTiming:
             size = min(max(2 * end, 4096), TABLE_TOKENS)
             self._decode_ms = self._price_decodes_ms(np.arange(size, dtype=np.float64))
         return self._decode_ms[context_tokens:end:num_decodes].copy()
+
+    def price_verifications_ms(
+        self, num_decodes: int, draft_tokens: int, contexts: IntArray, physical_contexts: IntArray | None
+    ) -> FloatArray:
+        """By their contexts alone, as decodes; single passes too (timing/verification.py)."""
+        return self._price_decodes_ms(contexts.astype(np.float64))
 
     def _price_decodes_ms(self, context: FloatArray) -> FloatArray:
         """The decode part for each of these ascending sums of contexts, with the operations of price_pass_ms."""

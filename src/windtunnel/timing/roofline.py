@@ -19,6 +19,7 @@ from windtunnel.timing.layers import layers_ms, lm_head_ms, sparse_host_ms
 from windtunnel.timing.linear_attention import LinearAttentionPrices
 from windtunnel.timing.measured_range import MeasuredRange
 from windtunnel.timing.overhead import NO_OVERHEAD, Overhead
+from windtunnel.timing.verification import IntArray, VerifyingShape
 
 FIRST_TABLE_TOKENS = 1024
 # Batch sizes for which engines capture CUDA graphs unless told otherwise (vLLM: 1, 2, 4, then steps of 8 and 16).
@@ -131,6 +132,46 @@ class RooflineTiming:
         for window, window_ms in self._windows:
             ms += np.minimum(context, float(window * num_decodes)) * window_ms
         return ms
+
+    def price_verifying_pass_ms(self, shape: VerifyingShape) -> float:
+        decodes = shape.num_decodes
+        drafts = shape.draft_tokens
+        if not drafts:
+            return self.price_pass_ms(shape)
+        chunks = shape.chunk_tokens
+        fixed_ms, factor = self._verification_ms(decodes, drafts, sum(chunks), shape.num_sampled + drafts)
+        context = float(shape.decode_context_tokens)
+        ms = context * (self._slope_ms * factor) + fixed_ms
+        for window, window_ms in self._windows:
+            ms += min(context, float(window * decodes + drafts)) * (window_ms * factor)
+        if chunks:
+            ms += self.attention.prompt_floor_ms + self._request_ms * len(chunks)
+            for start, length in zip(shape.chunk_starts, chunks, strict=True):
+                ms += max(length * (start + 0.5 * length) * self._pair_ms, (start + length) * self._read_ms)
+                ms += self.attention.windows_of_chunk_ms(start, length)
+        return ms
+
+    def price_verifications_ms(
+        self, num_decodes: int, draft_tokens: int, contexts: IntArray, physical_contexts: IntArray | None
+    ) -> FloatArray:
+        fixed_ms, factor = self._verification_ms(num_decodes, draft_tokens, 0, num_decodes + draft_tokens)
+        context = contexts.astype(np.float64)
+        ms: FloatArray = context * (self._slope_ms * factor) + fixed_ms
+        for window, window_ms in self._windows:
+            ms += np.minimum(context, float(window * num_decodes + draft_tokens)) * (window_ms * factor)
+        return ms
+
+    def _verification_ms(self, decodes: int, drafts: int, prompt_tokens: int, rows: int) -> tuple[float, float]:
+        """What passes take that verify so many drafts, contexts left out; and the factor on reading those.
+
+        A context is read once for all tokens of a request: as long as it is not their products that take the time.
+        """
+        tokens = decodes + drafts + prompt_tokens
+        if tokens >= len(self._layers_ms):
+            self._grow(tokens)
+        ms = self._layers_ms[tokens] + self._head_ms[rows] + self._decode_floor_ms + self.overhead.pass_ms
+        ms += decodes * (self._request_ms + self._per_decode_ms)
+        return ms, max(1.0, (decodes + drafts) / decodes * self.attention.pairs_per_read)
 
     def _grow(self, tokens: int) -> None:
         """Extend the tables to passes of at least `tokens` tokens."""

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import numpy as np
+
 from windtunnel.timing.base import FloatArray, PassShape
 from windtunnel.timing.decode_curve import DecodeCurve
 from windtunnel.timing.measured_range import MeasuredRange
+from windtunnel.timing.verification import IntArray
 
 FLOOR_MS = 1e-3  # of a pass that computes anything: extrapolated lines may point below zero
 
@@ -58,6 +61,12 @@ class TabulatedTiming:
         self, num_decodes: int, context_tokens: int, physical_context_tokens: int, passes: int
     ) -> FloatArray:
         return self._curve(num_decodes).price_run_ms(context_tokens, num_decodes, passes)
+
+    def price_verifications_ms(
+        self, num_decodes: int, draft_tokens: int, contexts: IntArray, physical_contexts: IntArray | None
+    ) -> FloatArray:
+        """As so many more decodes with the same contexts; single passes too (timing/verification.py)."""
+        return self._curve(num_decodes + draft_tokens).price_contexts_ms(contexts.astype(np.float64))
 
     def _curve(self, num_decodes: int) -> DecodeCurve:
         if num_decodes >= len(self._curves):

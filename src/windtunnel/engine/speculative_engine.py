@@ -1,0 +1,52 @@
+"""Engines whose runs verify drafts: what a run costs follows from how far its requests get, pass by pass."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from windtunnel.engine.engine import Engine
+from windtunnel.engine.rank_engine import SINGLE, RankEngine
+from windtunnel.engine.speculative import SpeculativeScheduler
+from windtunnel.record.columns import PassColumns
+from windtunnel.timing.base import FloatArray, TimingModel
+from windtunnel.timing.verification import price_verifications_ms
+
+accumulate = np.add.accumulate
+
+
+def price_run_ms(scheduler: SpeculativeScheduler, timing: TimingModel, passes: int) -> FloatArray:
+    """Durations in ms of the next passes of a run."""
+    contexts = scheduler.contexts(passes)
+    physical = scheduler.physical_contexts(contexts) if timing.needs_physical_context else None
+    size = scheduler.verifying.size
+    return price_verifications_ms(timing, size, size * scheduler.num_drafts, contexts, physical)
+
+
+class SpeculativeEngine(Engine):
+    """An `Engine` whose scheduler speculates."""
+
+    def __init__(
+        self, scheduler: SpeculativeScheduler, timing: TimingModel, passes: PassColumns, *, passes_ahead: int = 0
+    ) -> None:
+        super().__init__(scheduler, timing, passes, passes_ahead=passes_ahead)
+        self.speculative = scheduler
+
+    def _price_run(self, passes: int, now_ms: float) -> None:
+        ends = price_run_ms(self.speculative, self.timing, passes)
+        ends[0] += now_ms
+        accumulate(ends, out=ends)  # a running sum in order, as single passes make it
+        self._run_ends = ends
+        self.end_ms = ends.item(-1)
+
+
+class SpeculativeRankEngine(RankEngine):
+    """A `RankEngine` whose scheduler speculates."""
+
+    def __init__(self, scheduler: SpeculativeScheduler, timing: TimingModel, passes: PassColumns) -> None:
+        super().__init__(scheduler, timing, passes)
+        self.speculative = scheduler
+
+    def price(self, offered: int, passes: int) -> FloatArray:
+        if offered == SINGLE:
+            return super().price(offered, passes)
+        return price_run_ms(self.speculative, self.timing, passes)
