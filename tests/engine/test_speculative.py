@@ -15,11 +15,14 @@ from strategies import FlatTiming, Scenario, Send, columns_of, fuzz, run, scenar
 from windtunnel import Config, Result, simulate
 from windtunnel.config.speculation import SpeculationConfig
 from windtunnel.engine.acceptance import RandomAcceptance, RecordedAcceptance, build_acceptance, equal_rate
+from windtunnel.engine.speculative_request import SpeculativeRequest
 from windtunnel.record.columns import Status
 from windtunnel.report.metrics import summarize
 from windtunnel.report.token_times import TokenTimes
 from windtunnel.timing.base import PassShape
 from windtunnel.timing.drafting import DraftingTiming
+from windtunnel.timing.verification import VerifyingShape
+from windtunnel.workload.content import Content
 
 EAGLE = {"method": "eagle", "num_speculative_tokens": 2}
 
@@ -28,11 +31,13 @@ def serve(
     *sends: tuple[int, int], speculation: dict[str, Any], timing: FlatTiming | None = None, **engine: Any
 ) -> Result:
     """Requests of (prompt, output tokens) that arrive at once; a pass takes 1 ms."""
+    fast_forward = engine.pop("fast_forward", True)
     scenario = Scenario(
         tuple(Send(((100 + number, 0, prompt),), output, None, 0.0) for number, (prompt, output) in enumerate(sends)),
         {"block_size": 4, "num_gpu_blocks": 100, "max_num_seqs": 8, "speculation": speculation, **engine},
     )
-    return simulate(scenario.config(), workload=scenario.workload(), timing=timing or FlatTiming(1.0))
+    config = scenario.config(fast_forward=fast_forward)
+    return simulate(config, workload=scenario.workload(), timing=timing or FlatTiming(1.0))
 
 
 @pytest.mark.parametrize("method", ["ngram", "eagle", "mtp"])
@@ -79,44 +84,80 @@ def test_drafting_has_a_price_of_its_own() -> None:
     assert model.price_pass_ms(chunk) == 1.0  # nobody drafts after a pass that emits nothing
 
 
-def test_verification_is_priced_as_a_chunk_of_the_drafts_and_one() -> None:
-    seen: list[tuple[list[int], list[int], int, int]] = []
+def test_verification_is_priced_as_one_decode_with_drafts() -> None:
+    seen: list[tuple[list[int], int, int, int, int]] = []
+
+    class Seeing(FlatTiming):
+        def price_verifying_pass_ms(self, shape: VerifyingShape) -> float:
+            decodes, context = shape.num_decodes, shape.decode_context_tokens
+            seen.append((shape.chunk_tokens, decodes, context, shape.draft_tokens, shape.num_sampled))
+            return 1.0
+
+    speculation = {**EAGLE, "accepted_tokens": [2]}
+    serve((8, 8), speculation=speculation, timing=Seeing(), fast_forward=False)
+    assert seen == [([8], 0, 0, 0, 1), ([], 1, 11, 2, 1), ([], 1, 14, 2, 1), ([], 1, 17, 2, 1)]
+
+
+def test_a_model_that_knows_nothing_of_drafts_prices_as_many_decodes() -> None:
+    seen: list[tuple[int, int]] = []
 
     class Seeing(FlatTiming):
         def price_pass_ms(self, shape: PassShape) -> float:
-            seen.append((shape.chunk_starts, shape.chunk_tokens, shape.num_decodes, shape.num_sampled))
+            seen.append((shape.num_decodes, shape.decode_context_tokens))
             return 1.0
 
-    serve((8, 8), speculation={**EAGLE, "accepted_tokens": [2]}, timing=Seeing())
-    assert seen == [([0], [8], 0, 1), ([8], [3], 0, 1), ([11], [3], 0, 1), ([14], [3], 0, 1)]
+    serve((8, 8), speculation={**EAGLE, "accepted_tokens": [2]}, timing=Seeing(), fast_forward=False)
+    assert seen == [(0, 0), (3, 11), (3, 14), (3, 17)]
 
 
 # --- acceptance
 
 
 def test_recorded_acceptance_goes_round() -> None:
-    counts = RecordedAcceptance([2, 0, 1])
-    assert [counts.accepted(7, step, 2) for step in range(5)] == [2, 0, 1, 2, 0]
-    assert counts.accepted(7, 0, 1) == 1  # the budget had cut the other
+    assert RecordedAcceptance([2, 0, 1]).draw(7, 1, 5).tolist() == [0, 1, 2, 0, 1]
 
 
-def test_random_acceptance_is_that_of_the_request_whoever_is_asked_for_between() -> None:
-    alone = RandomAcceptance([0.7, 0.5], 3)
-    mixed = RandomAcceptance([0.7, 0.5], 3)
-    expected = [alone.accepted(1, step, 2) for step in range(20)]
-    got = []
-    for step in range(20):
-        mixed.accepted(2, step, 1)
-        got.append(mixed.accepted(1, step, 2))
-    assert got == expected
+def test_a_budget_that_cuts_drafts_changes_no_later_verification() -> None:
+    speculation = {"method": "ngram", "num_speculative_tokens": 2, "accepted_tokens": [2, 1]}
+    alone = TokenTimes(serve((4, 9), speculation=speculation, max_num_batched_tokens=4).record).of_request(0)
+    assert alone.tolist() == [1.0, 2.0, 2.0, 2.0, 3.0, 3.0, 4.0, 4.0, 4.0]
+    cut = serve((4, 9), (4, 9), speculation=speculation, max_num_batched_tokens=4)  # the second gets what is left
+    times = TokenTimes(cut.record)
+    assert times.of_request(0).tolist() == alone.tolist()
+    assert times.of_request(1).tolist() == [5.0, 6.0, 6.0, 6.0, 7.0, 7.0, 8.0, 8.0, 8.0]
+
+
+def test_what_is_accepted_is_the_same_however_it_is_drawn() -> None:
+    acceptance = RandomAcceptance([0.7, 0.5], 3)
+    whole = acceptance.draw(1, 0, 20).tolist()
+    acceptance.draw(2, 5000, 5000)
+    assert [acceptance.draw(1, step, 1).item() for step in range(20)] == whole
+    assert acceptance.draw(2, 0, 20).tolist() != whole != RandomAcceptance([0.7, 0.5], 4).draw(1, 0, 20).tolist()
+
+
+@given(st.integers(1, 60), st.integers(0, 60), st.integers(1, 4))
+@fuzz(40)
+def test_a_request_draws_as_far_as_its_output(output_tokens: int, done: int, drafts: int) -> None:
+    request = SpeculativeRequest(3, Content.of([(1, 0, 4)]), 4, output_tokens, 0.0)
+    acceptance = RandomAcceptance([0.6] * drafts, 1)
+    counts = acceptance.draw(3, 0, 200).tolist()
+    request.output_tokens = min(done, output_tokens - 1)
+    request.draw(acceptance)
+    while request.output_tokens < output_tokens:
+        tokens = request.length(acceptance)
+        assert tokens == 1 + counts[request.verifications]
+        request.verifications += 1
+        request.output_tokens += tokens
 
 
 def test_conditional_rates_and_a_mean_length_come_out_in_the_mean() -> None:
     by_rates = RandomAcceptance([0.8, 0.5, 0.25], 1)
-    mean = sum(by_rates.accepted(0, step, 3) for step in range(20000)) / 20000
+    mean = by_rates.draw(0, 0, 20000).mean()
+    assert by_rates.mean_length == pytest.approx(2.3)
     assert mean == pytest.approx(0.8 + 0.8 * 0.5 + 0.8 * 0.5 * 0.25, abs=0.02)
     by_length = build_acceptance(SpeculationConfig(method="mtp", num_speculative_tokens=3, mean_accept_length=2.5), 1)
-    mean = sum(by_length.accepted(0, step, 3) for step in range(20000)) / 20000
+    mean = by_length.draw(0, 0, 20000).mean()
+    assert by_length.mean_length == pytest.approx(2.5)
     assert 1 + mean == pytest.approx(2.5, abs=0.03)
 
 

@@ -2,9 +2,9 @@
 
 A pass goes as a group, and passes that only verify as a run, if every decode gets its 1 + K tokens and their blocks
 whatever else happens. Who is decoded is then what it is in engine/speculative_passes.py, and so is everything else
-that is decided: a pass that is not so plain goes request by request there, and so does every one if runs are off, KV
-events are published (their order is that of the requests), or somebody reaches the end of the model's length or of
-the pool. What a member knows, owns and has hashed follows from its verifications and is written down when it leaves.
+that is decided: a pass that is not so plain goes request by request there, and so does every one if runs are off, the
+order of hashed blocks shows (in KV events, or because outputs may be equal), or somebody reaches the end of the model's
+length or of the pool. What a member knows, owns and has hashed follows from its verifications and is written down when it leaves.
 """
 
 from __future__ import annotations
@@ -67,13 +67,14 @@ class SpeculativeScheduler(SpeculativePasses):
         return super().settle(now_ms)
 
     def may_admit(self) -> bool:
+        """Likewise, and whether a cap on chunks, which those who wait count for, now cuts verifications short."""
+        if not self.waiting:
+            return False
+        if self.threshold_tokens and not self._all_fit(self._chunk_cap()):
+            return True
         size = self.verifying.size
-        return (
-            bool(self.waiting)
-            and not self._head_refused
-            and size * self._width < self.max_num_batched_tokens
-            and size < self.max_num_seqs
-        )
+        has_budget = size * self._width < self.max_num_batched_tokens
+        return not self._head_refused and has_budget and size < self.max_num_seqs
 
     def physical_tokens(self) -> int:
         group = self.verifying
@@ -245,7 +246,8 @@ class SpeculativeScheduler(SpeculativePasses):
         joining = [r for r in self._ordered_apart() if not r.is_prefill and r not in self.ending]
         if not joining:
             return
-        if not self.fast_forward or self.pool.log_events or not all(map(self._may_join, joining)):
+        is_ordered = self.decodes.ordered or self.pool.log_events
+        if not self.fast_forward or is_ordered or not all(map(self._may_join, joining)):
             self._goes_singly = True
             return
         now_ms = self.passes.end_ms[-1]

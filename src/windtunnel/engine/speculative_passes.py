@@ -91,8 +91,12 @@ class SpeculativePasses(VllmScheduler):
         return remaining
 
     def physical_tokens(self) -> int:
+        """Distinct tokens in the blocks of running requests, the drafts of the pass in flight included."""
         bs = self.block_size
-        unfilled = sum(max(request.table.owned * bs - request.computed, 0) for request in self.apart.values())
+        reached = {row.request.admission: row.start + row.tokens for row in self._plan}
+        unfilled = 0
+        for request in self.apart.values():
+            unfilled += max(request.table.owned * bs - reached.get(request.admission, request.computed), 0)
         return (self.pool.num_blocks - self.pool.free_blocks) * bs - unfilled
 
     # --- one pass
