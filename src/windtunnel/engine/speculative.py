@@ -3,8 +3,9 @@
 A pass goes as a group, and passes that only verify as a run, if every decode gets its 1 + K tokens and their blocks
 whatever else happens. Who is decoded is then what it is in engine/speculative_passes.py, and so is everything else
 that is decided: a pass that is not so plain goes request by request there, and so does every one if runs are off, the
-order of hashed blocks shows (in KV events, or because outputs may be equal), or somebody reaches the end of the model's
-length or of the pool. What a member knows, owns and has hashed follows from its verifications and is written down when it leaves.
+order of hashed blocks shows (in KV events, or because outputs may be equal), or somebody reaches the end of the
+model's length or of the pool. What a member knows, owns and has hashed follows from its verifications and is written
+down when it leaves.
 """
 
 from __future__ import annotations

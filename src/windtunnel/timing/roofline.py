@@ -134,43 +134,46 @@ class RooflineTiming:
         return ms
 
     def price_verifying_pass_ms(self, shape: VerifyingShape) -> float:
-        decodes = shape.num_decodes
+        ms = self.price_pass_ms(shape)
         drafts = shape.draft_tokens
         if not drafts:
-            return self.price_pass_ms(shape)
-        chunks = shape.chunk_tokens
-        fixed_ms, factor = self._verification_ms(decodes, drafts, sum(chunks), shape.num_sampled + drafts)
+            return ms
+        decodes = shape.num_decodes
+        fixed_ms, factor = self._drafts_ms(decodes, drafts, sum(shape.chunk_tokens), shape.num_sampled)
         context = float(shape.decode_context_tokens)
-        ms = context * (self._slope_ms * factor) + fixed_ms
+        ms += context * (self._slope_ms * (factor - 1.0)) + fixed_ms
         for window, window_ms in self._windows:
             ms += min(context, float(window * decodes + drafts)) * (window_ms * factor)
-        if chunks:
-            ms += self.attention.prompt_floor_ms + self._request_ms * len(chunks)
-            for start, length in zip(shape.chunk_starts, chunks, strict=True):
-                ms += max(length * (start + 0.5 * length) * self._pair_ms, (start + length) * self._read_ms)
-                ms += self.attention.windows_of_chunk_ms(start, length)
+            ms -= min(context, float(window * decodes)) * window_ms
         return ms
 
     def price_verifications_ms(
         self, num_decodes: int, draft_tokens: int, contexts: IntArray, physical_contexts: IntArray | None
     ) -> FloatArray:
-        fixed_ms, factor = self._verification_ms(num_decodes, draft_tokens, 0, num_decodes + draft_tokens)
+        fixed_ms, factor = self._drafts_ms(num_decodes, draft_tokens, 0, num_decodes)
         context = contexts.astype(np.float64)
-        ms: FloatArray = context * (self._slope_ms * factor) + fixed_ms
+        ms: FloatArray = context * self._slope_ms
+        ms += self._decode_ms[num_decodes]
+        for window, window_ms in self._windows:
+            ms += np.minimum(context, float(window * num_decodes)) * window_ms
+        ms += context * (self._slope_ms * (factor - 1.0)) + fixed_ms
         for window, window_ms in self._windows:
             ms += np.minimum(context, float(window * num_decodes + draft_tokens)) * (window_ms * factor)
+            ms -= np.minimum(context, float(window * num_decodes)) * window_ms
         return ms
 
-    def _verification_ms(self, decodes: int, drafts: int, prompt_tokens: int, rows: int) -> tuple[float, float]:
-        """What passes take that verify so many drafts, contexts left out; and the factor on reading those.
+    def _drafts_ms(self, decodes: int, drafts: int, prompt_tokens: int, rows: int) -> tuple[float, float]:
+        """What drafts add to a pass, contexts left out; and the factor on reading those.
 
         A context is read once for all tokens of a request: as long as it is not their products that take the time.
         """
-        tokens = decodes + drafts + prompt_tokens
-        if tokens >= len(self._layers_ms):
-            self._grow(tokens)
-        ms = self._layers_ms[tokens] + self._head_ms[rows] + self._decode_floor_ms + self.overhead.pass_ms
-        ms += decodes * (self._request_ms + self._per_decode_ms)
+        tokens = decodes + prompt_tokens
+        if tokens + drafts >= len(self._layers_ms):
+            self._grow(tokens + drafts)
+        ms = self._layers_ms[tokens + drafts] - self._layers_ms[tokens]
+        ms += self._head_ms[rows + drafts] - self._head_ms[rows]
+        if self._linear is not None:
+            ms += drafts * self._linear.per_token_ms
         return ms, max(1.0, (decodes + drafts) / decodes * self.attention.pairs_per_read)
 
     def _grow(self, tokens: int) -> None:
