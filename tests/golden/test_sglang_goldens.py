@@ -53,7 +53,7 @@ def test_runs_are_played_as_runs(overlap: bool, runs: int, in_runs: int, single:
         "overlap": overlap,
         "requests": [{"id": "a", "arrival_pass": 0, "prompt": [[1, 10]], "output_len": 20}],
     }
-    passes = Playback(alone, observed=False).passes
+    passes = Playback(alone, observed=False, events=False).passes
     assert (passes.decode_runs, passes.passes_in_runs, passes.single_passes) == (runs, in_runs, single)
     passes = Playback(alone, fast_forward=False).passes
     assert (passes.decode_runs, passes.single_passes) == (0, 20)

@@ -6,99 +6,95 @@ A budget is made for one attempt and spent request by request; the first refusal
 
 from __future__ import annotations
 
-from enum import Enum
-
 from windtunnel.engine.kv.radix import RadixCache, RadixNode
 from windtunnel.engine.running_batch import OUTPUT_CLIP, Demand, RunningBatch
 from windtunnel.engine.sglang_request import Chunk, SglangRequest
+from windtunnel.timing.base import PassShape
 
-
-class Verdict(Enum):
-    """What an attempt to form a batch does after a request."""
-
-    GO_ON = 0
-    NO_KV = 1
-    NO_TOKENS = 2
+UNLIMITED_TOKENS = 1 << 60
 
 
 class PrefillBudget:
-    """The budget of one prefill batch.
+    """The budget of one prefill batch, and what is taken from it.
 
     Attributes:
-        chunks: taken so far, in order; wanted_tokens: free KV that they want, needed_tokens: that they need.
+        chunks: taken so far, in order; shape: the same for the timing model.
+        wanted_tokens: free KV that they want; needed_tokens: that they need.
         unfinished: the request whose prompt does not end with this batch.
+        lacks_kv: whether KV has run out, and not just the tokens of the batch.
     """
 
     __slots__ = (
         "_cache",
         "_charged",
-        "_charged_total",
         "_chunk_left",
         "_completions",
         "_input_left",
         "_page",
+        "_reserved",
         "_running",
+        "_splits_prompts",
         "chunks",
+        "lacks_kv",
         "needed_tokens",
+        "shape",
         "unfinished",
         "wanted_tokens",
     )
 
-    def __init__(
-        self,
-        cache: RadixCache,
-        running: RunningBatch,
-        max_prefill_tokens: int,
-        chunk_tokens: int | None,
-        mixed_decodes: int,
-    ) -> None:
+    def __init__(self, cache: RadixCache, running: RunningBatch, input_tokens: int, chunk_tokens: int) -> None:
         """
         Args:
-            chunk_tokens: `chunked_prefill_size`, None without chunked prefill.
-            mixed_decodes: decodes that will ride in the batch, each at the price of one token.
+            input_tokens: prompt tokens of the batch.
+            chunk_tokens: tokens of its chunks, UNLIMITED_TOKENS without chunked prefill.
         """
         self.chunks: list[Chunk] = []
+        self.shape = PassShape()
         self.wanted_tokens = 0
         self.needed_tokens = 0
         self.unfinished: SglangRequest | None = None
+        self.lacks_kv = False
         self._cache = cache
         self._page = cache.page_size
-        self._input_left = max_prefill_tokens - mixed_decodes
-        self._chunk_left = None if chunk_tokens is None else chunk_tokens - mixed_decodes
-        self._charged = mixed_decodes  # against the KV there is now
-        self._charged_total = mixed_decodes + running.reserved_tokens()  # ... and with the output to come
+        self._input_left = input_tokens
+        self._chunk_left = chunk_tokens
+        self._splits_prompts = chunk_tokens != UNLIMITED_TOKENS
+        self._reserved = running.reserved_tokens()
+        self._charged = self._reserved  # against the KV there is: output to come, and what is taken
         self._running = running
         self._completions: list[Demand] | None = None
 
-    def state(self) -> Verdict:
-        """Whether another request may be tried at all."""
-        cache = self._cache
-        free = cache.free_tokens + cache.evictable_tokens
-        if free <= self._charged_total or free <= self._charged:
-            return Verdict.NO_KV
-        if self._input_left <= 0 or (self._chunk_left is not None and self._chunk_left <= 0):
-            return Verdict.NO_TOKENS
-        return Verdict.GO_ON
+    def charge_decodes(self, decodes: int) -> None:
+        """So many decodes will ride in the batch, each at the price of one token."""
+        self._charged += decodes
+        self._input_left -= decodes
+        self._chunk_left -= decodes
 
-    def go_on(self, request: SglangRequest) -> None:
-        """The next chunk of the request whose prompt is under way. It is never refused."""
-        chunk_left = self._chunk_left
-        assert chunk_left is not None
+    def goes_on(self) -> bool:
+        """Whether another request may be tried. Who lacks both KV and tokens, lacks KV."""
         cache = self._cache
-        room = min(chunk_left, int(cache.free_tokens + cache.evictable_tokens - self._charged_total))
-        if room <= 0:
-            room = chunk_left
+        if cache.free_tokens + cache.evictable_tokens <= self._charged:
+            self.lacks_kv = True
+            return False
+        return self._input_left > 0 and self._chunk_left > 0
+
+    def continue_prompt(self, request: SglangRequest) -> None:
+        """The next chunk of the request whose prompt is under way. It is never refused."""
+        cache = self._cache
+        room = int(cache.free_tokens + cache.evictable_tokens - self._charged)
+        if room > self._chunk_left or room <= 0:
+            room = self._chunk_left
         want = request.prompt_tokens + request.output_tokens - request.prefix
         if want > room:
             self.unfinished = request
-            self._spend(request, room, 0)
+            self._take(request, room)
         else:
-            self._spend(request, want, min(request.max_output_tokens, OUTPUT_CLIP))
+            self._take(request, want)
 
-    def add(self, request: SglangRequest, node: RadixNode) -> Verdict:
+    def add(self, request: SglangRequest, node: RadixNode) -> bool:
         """Take a waiting request whose cached prefix ends at `node`, all of its prompt or a first chunk.
 
-        GO_ON if it was taken and another may follow. Otherwise the attempt ends, and `chunks` tells whether it was.
+        True if it was taken and another may follow. Otherwise the attempt ends, and `chunks` tells whether it was.
         """
         cache = self._cache
         if request.ignore_eos and not cache.caching:
@@ -109,27 +105,24 @@ class PrefillBudget:
         if output > OUTPUT_CLIP:
             output = OUTPUT_CLIP
         # as if the prefix was held already, and no longer evictable
-        free = cache.free_tokens + cache.evictable_tokens - cache.unheld_tokens(node)
-        if want + output + page >= free - self._charged_total:
-            return Verdict.NO_KV
-        padded = cache.pages(want)
-        chunk_left = self._chunk_left
-        if chunk_left is None:
-            if self.chunks and padded >= self._input_left:
-                return Verdict.NO_TOKENS
-        elif padded > chunk_left:
-            end = request.prefix + chunk_left // page * page
-            tokens = end // page * page - request.prefix
-            if tokens <= 0:
-                return Verdict.NO_TOKENS
-            cache.hold(request.lease, node)
+        free = cache.free_tokens + cache.evictable_tokens
+        if not node.holders:
+            free -= cache.unheld_tokens(node)
+        if want + output + page >= free - self._charged:
+            self.lacks_kv = True
+            return False
+        padded = -(-want // page) * page
+        if padded > self._chunk_left:
+            end = request.prefix + self._chunk_left // page * page
+            want = end // page * page - request.prefix
+            if want <= 0:
+                return False
             self.unfinished = request
-            self._spend(request, tokens, 0)
-            return self.state()
+        elif self.chunks and padded >= self._input_left and not self._splits_prompts:
+            return False
         cache.hold(request.lease, node)
-        # all of max_output_tokens is charged, also when some of it has been generated
-        self._spend(request, want, min(request.max_output_tokens, OUTPUT_CLIP))
-        return self.state()
+        self._take(request, want)
+        return self.goes_on()
 
     def has_kv(self, request: SglangRequest, node: RadixNode) -> bool:
         """Whether `add`, with a prefix cache, would get beyond its question for KV."""
@@ -137,48 +130,51 @@ class PrefillBudget:
         want = request.prompt_tokens + request.output_tokens - request.prefix
         output = min(request.max_output_tokens - request.output_tokens, OUTPUT_CLIP)
         free = cache.free_tokens + cache.evictable_tokens - cache.unheld_tokens(node)
-        return want + output + self._page < free - self._charged_total
+        return want + output + self._page < free - self._charged
 
-    def _spend(self, request: SglangRequest, tokens: int, output_tokens: int) -> None:
+    def _take(self, request: SglangRequest, tokens: int) -> None:
+        """The next `tokens` tokens of a prompt; with the last of them, the output that may follow is charged too."""
         page = self._page
         start = request.prefix
         end = request.chunk_end = start + tokens
         self.chunks.append(Chunk(request, start, end))
+        output = request.max_output_tokens  # all of it, also when some has been generated
+        is_last = request is not self.unfinished
+        self.shape.add_chunk(start, tokens, request.prompt_tokens, is_last and output > 0)
         if page == 1:
-            padded = tokens
             self.wanted_tokens += tokens
             self.needed_tokens += tokens
         else:
-            padded = -(-tokens // page) * page
             self.wanted_tokens += tokens + page  # a page more than it may need
-            self.needed_tokens += (-(-end // page) - -(-start // page)) * page
-        self._charged += padded + page
-        self._charged_total += padded + page + output_tokens
-        self._input_left -= padded
-        if self._chunk_left is not None:
-            self._chunk_left -= padded
+            self.needed_tokens += (-start // page - -end // page) * page
+            tokens = -(-tokens // page) * page
+        self._input_left -= tokens
+        self._chunk_left -= tokens
+        self._charged += tokens + page
+        if is_last:
+            self._charged += output if output < OUTPUT_CLIP else OUTPUT_CLIP
 
     # --- without prefix cache, for requests that are known to generate all they ask for
 
-    def _add_uncached(self, request: SglangRequest) -> Verdict:
+    def _add_uncached(self, request: SglangRequest) -> bool:
         """Admit if all requests can complete, the shortest remaining output first, each giving its KV to the rest."""
         cache = self._cache
         want = request.prompt_tokens + request.output_tokens - request.prefix
         needed = cache.pages(want) + self._page
         free = cache.free_tokens + cache.evictable_tokens
-        if needed > min(free - self._charged, free - self._charged_total):
-            return Verdict.NO_KV
-        if not self._all_complete(request, free - self._charged - needed):
-            return Verdict.NO_KV
-        chunk_left = self._chunk_left
-        if chunk_left is None or want <= chunk_left:
-            self._spend(request, want, min(request.max_output_tokens, OUTPUT_CLIP))
-            return self.state()
-        if chunk_left <= 0:
-            return Verdict.NO_TOKENS
-        self.unfinished = request
-        self._spend(request, chunk_left, 0)
-        return self.state()
+        taken = (chunk.request for chunk in self.chunks if chunk.request is not self.unfinished)
+        outputs = self._reserved + sum(min(other.max_output_tokens, OUTPUT_CLIP) for other in taken)
+        lacks_kv = needed > free - self._charged
+        if lacks_kv or not self._all_complete(request, round(free - self._charged + outputs) - needed):
+            self.lacks_kv = True
+            return False
+        if want > self._chunk_left:
+            if self._chunk_left <= 0:
+                return False
+            want = self._chunk_left
+            self.unfinished = request
+        self._take(request, want)
+        return self.goes_on()
 
     def _all_complete(self, request: SglangRequest, free_tokens: int) -> bool:
         completions = self._completions

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from windtunnel.engine.decode_group import DecodeGroup
 from windtunnel.engine.decode_passes import DecodePasses
 from windtunnel.engine.new_token_ratio import NewTokenRatio
-from windtunnel.engine.sglang_request import Batch, SglangRequest
+from windtunnel.engine.sglang_request import NO_ENDERS, Batch, SglangRequest
 
 OUTPUT_CLIP = 4096  # output tokens of one request that admission counts at most
 
@@ -96,7 +96,7 @@ class RunningBatch:
                 self.group.join(request)
             else:
                 request.is_last_token = True
-                last.enders.append(request)
+                last.enders = [*last.enders, request]
 
     def join_built(self, request: SglangRequest) -> None:
         """A request joins whose prompt was computed elsewhere; it has no token in flight."""
@@ -131,24 +131,29 @@ class RunningBatch:
                 dropped = self.drop(request) or dropped
         return dropped
 
-    def launch(self, batch: Batch, passes: int) -> None:
-        """Every member computes one token in each of `passes` passes, the last of which is `batch`."""
+    def launch(self, number: int, passes: int) -> list[SglangRequest]:
+        """Every member computes one token in each of `passes` passes, the last of which is `number`.
+
+        Returns those whose last token that is, in the order of their places.
+        """
         group = self.group
         log = self.log
-        number = batch.number
         if log.last == number - passes:
             log.last = number
         else:
             log.add(number - passes + 1, number)
-        batch.decodes = True
         step = group.step = group.step + passes
         group.context_tokens += passes * group.size
+        if group.finish_step != step:
+            return NO_ENDERS
+        enders: list[SglangRequest] = []
         while group.finish_step == step:
             request = group.pop_finished()
             assert isinstance(request, SglangRequest)
             group.leave(request)
             request.decoding = False
-            batch.enders.append(request)
+            enders.append(request)
+        return enders
 
     def leave_group(self, request: SglangRequest) -> None:
         """Bring a request up to date that decodes no more, or not for now; its finish entry stays."""

@@ -141,8 +141,8 @@ class SglangDestination(SglangScheduler):
         last = self._last
         return self._chunked is not None or bool(self.ledger.departed) or (last is not None and bool(last.chunks))
 
-    def _open_turn(self, last: Batch | None) -> None:
-        super()._open_turn(last)
+    def open_turn(self) -> None:
+        super().open_turn()
         self._promote()
 
     def _promote(self) -> None:

@@ -85,6 +85,7 @@ class Chunk:
 
 
 NO_CHUNKS: list[Chunk] = []  # of the many batches that only decode; never changed
+NO_ENDERS: list[SglangRequest] = []  # likewise
 
 
 class Batch:
@@ -95,15 +96,23 @@ class Batch:
         chunks: prompts, in order; empty for a pass that only decodes.
         unfinished: the request whose prompt does not end with this pass.
         decodes: whether the running batch decodes in it; with chunks this is a mixed pass.
-        enders: requests whose last token it computes as a decode, in batch order.
+        enders: requests whose last token it computes, in batch order; of prompts, as soon as they join.
     """
 
     __slots__ = ("chunks", "decodes", "enders", "number", "start_ms", "unfinished")
 
-    def __init__(self, number: int, start_ms: float, chunks: list[Chunk], unfinished: SglangRequest | None) -> None:
+    def __init__(
+        self,
+        number: int,
+        start_ms: float,
+        chunks: list[Chunk],
+        unfinished: SglangRequest | None = None,
+        decodes: bool = False,
+        enders: list[SglangRequest] = NO_ENDERS,
+    ) -> None:
         self.number = number
         self.start_ms = start_ms
         self.chunks = chunks
         self.unfinished = unfinished
-        self.decodes = False
-        self.enders: list[SglangRequest] = []
+        self.decodes = decodes
+        self.enders = enders

@@ -201,18 +201,22 @@ class RadixCache:
         at = node.end
         while at < upto:
             key = content.key(at, page)
-            child = node.children.get(key)
+            children = node.children
+            child = children.get(key)
             if child is None:
-                self._tick += 1  # later than the split of its elder sibling, if there was one
-                child = RadixNode(node, key, content, at, upto, self._tick)
-                node.children[key] = child
+                self._tick = tick = self._tick + 1  # later than the split of its elder sibling, if there was one
+                children[key] = node = RadixNode(node, key, content, at, upto, tick)
                 self.num_nodes += 1
-                self.evictable_tokens += upto - at
                 if self.log_events:
                     self.events.append(CacheEvent(True, content, at // page, upto // page))
-                if not hold:
-                    self._offer(child)
-                node = child
+                if hold and node.parent is before:  # what is held grows by this node, through which the old end is held
+                    node.holders = 1
+                    self.protected_tokens += upto - at
+                    lease.node = node
+                else:
+                    self.evictable_tokens += upto - at
+                    if not hold:
+                        self._offer(node)
                 break
             end = child.end if child.end < upto else upto
             if child.content is not content:
@@ -229,14 +233,8 @@ class RadixCache:
         border = lease.border
         if 0 < border < upto and border != node.start:
             self._make_border(node, border)
-        if hold and node is not before:
+        if hold and node is not lease.node:
             lease.node = node
-            if node.parent is before and not node.holders:  # the old end is held on, through the new one
-                node.holders = 1
-                size = node.end - node.start
-                self.evictable_tokens -= size
-                self.protected_tokens += size
-                return
             self._lock(node)  # before the old end is let go, so that what both share does not flip
             if before is not None:
                 self._unlock(before)
@@ -332,8 +330,7 @@ class RadixCache:
                 rank, order, node = newest.popleft()
             else:
                 rank, order, node = heappop(victims)
-            parent = node.parent
-            if node.children or node.holders or parent is None:
+            if node.children or node.holders or node.parent is None:
                 node.queued = False
                 continue
             now: Rank = node.last if self._by_last else self._rank(node)
@@ -341,6 +338,13 @@ class RadixCache:
                 if not self._newest_first:
                     heappush(victims, (now, order, node))
                 continue
+            self._evict(node, tokens)
+
+    def _evict(self, node: RadixNode, tokens: int) -> None:
+        """Evict the next victim; then the node above it as long as that is the next one, and more is wanted."""
+        while True:
+            parent = node.parent
+            assert parent is not None
             size = node.end - node.start
             self.free_tokens += size
             self.evictable_tokens -= size
@@ -349,12 +353,19 @@ class RadixCache:
                 self._note_eviction(node)
             del parent.children[node.key]
             node.parent = None
+            is_next = self._by_last
             if node.last > parent.last:
                 parent.last = node.last
+            else:
+                is_next = False  # it was accessed without this node, and later
             if len(parent.content.ends) > SPARE_RUNS:
                 _cut_down(parent)
-            if not parent.children and not parent.holders:  # the root has one
+            if parent.children or parent.holders:  # the root has one
+                return
+            if not is_next or self.free_tokens >= tokens:
                 self._offer(parent)
+                return
+            node = parent
 
     def _note_eviction(self, node: RadixNode) -> None:
         page = self.page_size
