@@ -151,9 +151,8 @@ class Scenario:
         return workload
 
     def _engine(self) -> dict[str, object]:
-        """The engine, without what is not modelled beside KV tiers and workers that only prefill or decode."""
-        cluster = self.topology.get("cluster", {})
-        if "offload" in self.engine or (isinstance(cluster, Mapping) and "prefill_workers" in cluster):
+        """The engine, without what is not modelled beside KV tiers."""
+        if "offload" in self.engine:
             return {name: value for name, value in self.engine.items() if name != "async_scheduling"}
         return dict(self.engine)
 

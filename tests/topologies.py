@@ -167,8 +167,7 @@ def split_scenarios(draw: st.DrawFn, sglang: bool = False) -> Scenario:
         "decode_workers": dice.number(1, 3),
         "transfer": transfer,
     }
-    engine = {name: value for name, value in scenario.engine.items() if name != "async_scheduling"}  # refused there
-    return replace(scenario, engine=engine, topology={"cluster": cluster})
+    return replace(scenario, topology={"cluster": cluster})
 
 
 @st.composite

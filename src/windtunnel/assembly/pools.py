@@ -56,14 +56,16 @@ def split_pools(
     def build_source(passes: PassColumns) -> Engine:
         wanted = prefill.engine
         if isinstance(wanted, VllmConfig):
-            return Engine(VllmSource(wanted, passes), prefill_timing, passes)
+            ahead = int(wanted.async_scheduling)
+            return Engine(VllmSource(wanted, passes), prefill_timing, passes, passes_ahead=ahead)
         engine_type = OverlapEngine if wanted.overlap_schedule else Engine
         return engine_type(SglangSource(wanted, passes), prefill_timing, passes)
 
     def build_destination(passes: PassColumns) -> Engine:
         wanted = decode.engine
         if isinstance(wanted, VllmConfig):
-            return Engine(VllmDestination(wanted, passes), decode_timing, passes)
+            ahead = int(wanted.async_scheduling)
+            return Engine(VllmDestination(wanted, passes), decode_timing, passes, passes_ahead=ahead)
         engine_type = OverlapEngine if wanted.overlap_schedule else Engine
         return engine_type(SglangDestination(wanted, passes), decode_timing, passes)
 

@@ -4,7 +4,8 @@ It decides who waits for what. Source first (vLLM): the prompt is computed, its 
 destination, and the KV sent. Destination first (SGLang): room is reserved before the prompt is computed. Either way the
 KV is held at its source until it has arrived and the request is active at its destination, which emits all its tokens.
 Reservations wait in the order of their arrival at a worker; the first that does not fit stops those behind it. What a
-worker has to do for a hand-off it does between two of its passes; a run of decodes ends for it. Where room is, what is
+worker has to do for a hand-off it does between two of its passes, an asynchronous one when it has decided the second of
+them; a run of decodes ends for it. Where room is, what is
 sent when and how time is counted never depends on how passes are computed.
 Source: the hand-off coordinator of the Dynamo mocker (docs/fidelity.md has the differences).
 """
@@ -13,13 +14,14 @@ from __future__ import annotations
 
 from collections import deque
 from enum import IntEnum
+from functools import partial
 from typing import Protocol, cast
 
 from windtunnel.cluster.fabric import Fabric, Shipment
 from windtunnel.cluster.pool import Pool
 from windtunnel.cluster.router.base import RoutedRequest
 from windtunnel.cluster.worker import Worker
-from windtunnel.engine.handoff import NO_ROOM, DestinationScheduler, HandedOver, SourceScheduler
+from windtunnel.engine.handoff import NO_ROOM, DestinationScheduler, HalfScheduler, HandedOver, SourceScheduler
 from windtunnel.engine.request import NAN, EngineRequest
 from windtunnel.record.columns import HandoffColumns
 from windtunnel.workload.session import Workload
@@ -56,16 +58,26 @@ class Dock:
         tried: free blocks, requests that ran and requests that waited when the first of them did not fit; None while
             it was not tried.
         releases, activations, cancellations: to be done at the end of the pass in flight.
+        is_open: they are being done.
     """
 
-    __slots__ = ("activations", "cancellations", "pending", "releases", "tried")
+    __slots__ = ("activations", "cancellations", "is_open", "pending", "releases", "tried")
 
     def __init__(self) -> None:
         self.pending: deque[Handoff] = deque()
         self.tried: tuple[int, int, int] | None = None
-        self.releases: list[Handoff] = []
+        self.releases: list[EngineRequest] = []
         self.activations: list[Handoff] = []
         self.cancellations: list[EngineRequest] = []
+        self.is_open = False
+
+    def has_use_for(self, scheduler: DestinationScheduler) -> bool:
+        """Whether anything has become free since the first hand-off that waits did not fit."""
+        if self.tried is None:
+            return True
+        free_blocks, running, waiting = self.tried
+        has_less = scheduler.pool.free_blocks <= free_blocks and scheduler.num_running >= running
+        return not has_less or scheduler.num_waiting < waiting
 
 
 class Handoff:
@@ -191,12 +203,12 @@ class Handoffs:
         handoff = self.live.get(request.number)
         if handoff is None or request is not handoff.source:
             if self._is_source(worker):
-                self._release(worker, request, now_ms)
+                self._let_go(worker, request, now_ms)
             return False
         if request.cancelled_ms <= now_ms or request.failure:
             self._forget_target(handoff, now_ms)
             self._write(self.live.pop(request.number))
-            self._release(worker, request, now_ms)
+            self._let_go(worker, request, now_ms)
             return False
         self.hold(handoff, now_ms)
         if handoff.is_reserved:
@@ -248,18 +260,43 @@ class Handoffs:
         dock = self._docks.get(worker.index)
         if dock is None:
             return
-        for handoff in dock.releases:
-            self._release(worker, handoff.source, now_ms)
-        for request in dock.cancellations:
-            self._cancel(worker, request)
-        activations = dock.activations
+        scheduler = cast(HalfScheduler, worker.engine.scheduler)
+        if not scheduler.is_ahead:
+            self._work_off(worker, dock, now_ms)
+            return
+        is_due = bool(dock.releases or dock.cancellations or dock.activations)
+        if not is_due and dock.pending:
+            is_due = scheduler.is_freeing or dock.has_use_for(cast(DestinationScheduler, scheduler))
+        if is_due:
+            scheduler.await_decision(partial(self._work_off, worker, dock, now_ms))
+
+    def _work_off(self, worker: Worker, dock: Dock, now_ms: float) -> None:
+        """Do what has waited for a worker."""
+        dock.is_open = True
+        releases, cancellations, activations = dock.releases, dock.cancellations, dock.activations
         dock.releases = []
         dock.cancellations = []
         dock.activations = []
+        for request in releases:
+            self._release(worker, request, now_ms)
+        for request in cancellations:
+            self._cancel(worker, request)
         for handoff in activations:
             self._activate(handoff, now_ms)
         if dock.pending:
             self._grant(worker, dock, now_ms)
+        dock.is_open = False
+
+    def _may_act(self, worker: Worker, now_ms: float) -> bool:
+        """Whether something can be done to a worker now, and not at the end of the pass in flight."""
+        if not self._cluster.reach_boundary(worker, now_ms):
+            return False
+        scheduler = cast(HalfScheduler, worker.engine.scheduler)
+        dock = self._dock(worker)
+        if dock.is_open or not scheduler.is_ahead:
+            return True
+        scheduler.await_decision(partial(self._work_off, worker, dock, now_ms))
+        return False
 
     def worker_lost(self, worker: Worker, now_ms: float) -> list[EngineRequest]:
         """A worker has crashed. Returns the requests that have lost their KV with it, accounted for up to now.
@@ -353,16 +390,25 @@ class Handoffs:
             worker.feed.ended(handoff.routed.number, now_ms)
         self._cluster.left(worker, now_ms)
         handoff.is_held = False
-        if self._cluster.reach_boundary(worker, now_ms):
-            self._release(worker, handoff.source, now_ms)
+        source = handoff.source
+        assert source is not None
+        if self._may_act(worker, now_ms):
+            self._release(worker, source, now_ms)
             self._cluster.wake(worker)
         else:
-            self._dock(worker).releases.append(handoff)
+            self._dock(worker).releases.append(source)
 
-    def _release(self, worker: Worker, request: EngineRequest | None, now_ms: float) -> None:
+    def _let_go(self, worker: Worker, request: EngineRequest, now_ms: float) -> None:
+        """A pass of a source has ended, and with it a request that nobody takes over."""
+        if cast(SourceScheduler, worker.engine.scheduler).is_ahead:
+            self._dock(worker).releases.append(request)
+        else:
+            self._release(worker, request, now_ms)
+
+    def _release(self, worker: Worker, request: EngineRequest, now_ms: float) -> None:
         """Give up what a source holds for a request, if anything."""
         scheduler = cast(SourceScheduler, worker.engine.scheduler)
-        if request is not None and request.number in scheduler.held:
+        if request.number in scheduler.held:
             scheduler.release(request)
             self._columns.released_ms[request.number] = now_ms
 
@@ -389,18 +435,15 @@ class Handoffs:
         dock.pending.append(handoff)
         if len(dock.pending) > 1:
             return  # behind one that did not fit, or that waits for the same pass to end
-        if self._cluster.reach_boundary(worker, now_ms) and dock.pending:
+        if self._may_act(worker, now_ms) and dock.pending:
             self._grant(worker, dock, now_ms)
             self._cluster.wake(worker)
 
     def _grant(self, worker: Worker, dock: Dock, now_ms: float) -> None:
         """Reserve room for those that wait for it, in their order, as far as there is any."""
         scheduler = cast(DestinationScheduler, worker.engine.scheduler)
-        if dock.tried is not None:
-            free_blocks, running, waiting = dock.tried
-            has_less = scheduler.pool.free_blocks <= free_blocks and scheduler.num_running >= running
-            if has_less and scheduler.num_waiting >= waiting:
-                return  # nothing has become free since the first of them did not fit
+        if not dock.has_use_for(scheduler):
+            return
         granted: list[Handoff] = []
         while dock.pending:
             handoff = dock.pending[0]
@@ -439,7 +482,7 @@ class Handoffs:
         assert worker is not None
         handoff.shipment = None
         handoff.stage = Stage.SENT
-        if self._cluster.reach_boundary(worker, now_ms):
+        if self._may_act(worker, now_ms):
             self._activate(handoff, now_ms)
             self._cluster.wake(worker)
         else:
@@ -484,7 +527,7 @@ class Handoffs:
             if was_first:
                 dock.tried = None
                 cast(DestinationScheduler, worker.engine.scheduler).bars_fresh = bool(dock.pending)
-                if self._cluster.reach_boundary(worker, now_ms):
+                if self._may_act(worker, now_ms):
                     self._grant(worker, dock, now_ms)
                     self._cluster.wake(worker)
             return
@@ -493,7 +536,7 @@ class Handoffs:
         if handoff.shipment is not None:
             self.fabric.cancel(handoff.shipment, now_ms)
         if handoff.is_reserved:
-            if self._cluster.reach_boundary(worker, now_ms):
+            if self._may_act(worker, now_ms):
                 self._cancel(worker, target)
                 if dock.pending:
                     self._grant(worker, dock, now_ms)

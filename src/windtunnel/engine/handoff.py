@@ -2,12 +2,13 @@
 
 A source computes prompts and keeps their KV until it is told to release it. A destination reserves room for a prompt,
 gets it filled from elsewhere, and decodes. They decide nothing about when: that is the cluster's business
-(cluster/handoff.py). All calls are made between two passes of the engine.
+(cluster/handoff.py). All calls are made between two passes of the engine, of which an asynchronous one has decided the
+next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from windtunnel.engine.engine import Scheduler
@@ -17,7 +18,25 @@ from windtunnel.workload.content import Content
 NO_ROOM = -1
 
 
-class SourceScheduler(Scheduler, Protocol):
+class HalfScheduler(Scheduler, Protocol):
+    """What is said and asked of either half.
+
+    Attributes:
+        is_ahead: it decides its next pass before it knows what the last one has brought, and has one to decide now.
+        is_freeing: it holds blocks of requests that have completed, until it has done so.
+    """
+
+    @property
+    def is_ahead(self) -> bool: ...
+    @property
+    def is_freeing(self) -> bool: ...
+
+    def await_decision(self, visit: Callable[[], None]) -> None:
+        """`visit` is called once, when the next pass has been decided."""
+        ...
+
+
+class SourceScheduler(HalfScheduler, Protocol):
     """Computes prompts, of requests that ask it for no output; what they computed is held when they have finished.
 
     Attributes:
@@ -32,7 +51,7 @@ class SourceScheduler(Scheduler, Protocol):
         ...
 
 
-class DestinationScheduler(Scheduler, Protocol):
+class DestinationScheduler(HalfScheduler, Protocol):
     """Decodes requests whose prompts were computed elsewhere.
 
     Attributes:

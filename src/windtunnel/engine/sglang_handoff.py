@@ -11,6 +11,7 @@ Sources: the Dynamo mocker's hand-off (order, hits, when it joins); SGLang's dec
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from windtunnel.config.sglang import SglangConfig
 from windtunnel.engine.handoff import NO_ROOM
@@ -23,7 +24,22 @@ from windtunnel.workload.content import Content
 RESERVED_DECODE_TOKENS = 512  # SGLang's num_reserved_decode_tokens
 
 
-class SglangSource(SglangScheduler):
+class SglangHalf(SglangScheduler):
+    """What both halves have in common: a turn sees all that has come before it, see `HalfScheduler`."""
+
+    @property
+    def is_ahead(self) -> bool:
+        return False
+
+    @property
+    def is_freeing(self) -> bool:
+        return False
+
+    def await_decision(self, visit: Callable[[], None]) -> None:
+        raise NotImplementedError  # it is never ahead
+
+
+class SglangSource(SglangHalf):
     """An SGLang engine that computes prompts for others; see `SourceScheduler`.
 
     Attributes:
@@ -59,7 +75,7 @@ class SglangDestinationRequest(SglangRequest):
         self.decode_admit_ms = NAN
 
 
-class SglangDestination(SglangScheduler):
+class SglangDestination(SglangHalf):
     """An SGLang engine that decodes prompts computed elsewhere; see `DestinationScheduler`.
 
     Attributes:

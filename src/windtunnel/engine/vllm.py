@@ -351,7 +351,7 @@ class VllmScheduler(VllmAdmission):
         if self.is_async:
             left_out = [request for request in self._decoders if request.decoding and request not in self._rows]
             self._starved = left_out
-        if not rows and not preempted:
+        if not rows and not preempted and not shape.num_decodes:
             self._regroup()
             return None
         return shape
@@ -501,17 +501,21 @@ class VllmScheduler(VllmAdmission):
         A pass without a batch takes no time: its turn ends with the output that it waits for.
         """
         self._process_output()
-        delivered = bool(self._inbox)
-        self._deliver()
+        delivered = self._deliver()
         if shape is None and self.goes_on and (self._released or delivered):
             shape = self._choose_batch(now_ms)
         self._is_resting = shape is None
         return shape
 
-    def _deliver(self) -> None:
-        for request in self._inbox:
-            self.submit(request)
+    def _deliver(self) -> bool:
+        """What came during a pass is seen from the one after the next on; whether there was anything."""
+        inbox = self._inbox
+        if not inbox:
+            return False
         self._inbox = []
+        for request in inbox:
+            self.submit(request)
+        return True
 
     def _deliver_in_run(self) -> bool:
         """The first pass of a run is scheduled without those who have just arrived; whether the next one may have them.

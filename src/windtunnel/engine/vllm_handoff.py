@@ -5,7 +5,8 @@ A destination holds what its cache has of the prompt and takes blocks for the re
 they are filled, the full ones can be hit, and the request computes the last token of its prompt again, as a decode, to
 get its first one. It needs no more room for that and is admitted before all that waits. A request that was preempted
 has lost what it was sent and computes it here; nothing is reserved while one waits, so that nobody overtakes it for
-ever.
+ever. Asynchronous, whatever is asked of an engine during a pass is done when the next one has been decided: released
+blocks, room for a prompt and prompts that have arrived count from the one after it on.
 Sources: the Dynamo mocker's hand-off (order, hits, what is reserved); vLLM's KV connectors, whose scheduler allocates
 in the order of its queue and computes the last token of a prompt that was loaded in full.
 """
@@ -13,6 +14,7 @@ in the order of its queue and computes the last token of a prompt that was loade
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from windtunnel.config.schema import VllmConfig
 from windtunnel.engine.handoff import NO_ROOM, DestinationRequest
@@ -23,7 +25,38 @@ from windtunnel.timing.base import PassShape
 from windtunnel.workload.content import Content
 
 
-class VllmSource(VllmScheduler):
+class VllmHalf(VllmScheduler):
+    """What both halves have in common: see `HalfScheduler`."""
+
+    def __init__(self, config: VllmConfig, passes: PassColumns, publish_events: bool = False) -> None:
+        super().__init__(config, passes, publish_events)
+        self._visit: Callable[[], None] | None = None  # what is to be done when the next pass has been decided
+
+    @property
+    def is_ahead(self) -> bool:
+        return self.is_async and not self._is_resting
+
+    @property
+    def is_freeing(self) -> bool:
+        return bool(self.ending)
+
+    def await_decision(self, visit: Callable[[], None]) -> None:
+        self._visit = visit
+
+    def decode_passes(self) -> int:
+        return 0 if self._visit is not None else super().decode_passes()
+
+    def _deliver(self) -> bool:
+        delivered = super()._deliver()
+        visit = self._visit
+        if visit is None:
+            return delivered
+        self._visit = None
+        visit()
+        return True
+
+
+class VllmSource(VllmHalf):
     """A vLLM engine that computes prompts for others; see `SourceScheduler`.
 
     Attributes:
@@ -45,12 +78,24 @@ class VllmSource(VllmScheduler):
 
     def _complete(self, request: EngineRequest) -> None:
         self.held[request.number] = request
+        self.finished.append(request)
+        if self.is_async:
+            self.ending.append(request)
+        else:
+            self._release(request)
+
+    def _release(self, request: EngineRequest) -> None:
+        """Only its place in the batch: its blocks are held."""
         del self.running[request.admission]
         del self.decodes.by_output[request.origin]
-        self.finished.append(request)
+        self._head_refused = False
+
+    def _preempt(self, victim: EngineRequest, requester: EngineRequest, now_ms: float) -> None:
+        if victim.number not in self.held:  # it is done, and its blocks are being sent
+            super()._preempt(victim, requester, now_ms)
 
 
-class VllmDestination(VllmScheduler):
+class VllmDestination(VllmHalf):
     """A vLLM engine that decodes prompts computed elsewhere; see `DestinationScheduler`.
 
     Attributes:
@@ -107,7 +152,7 @@ class VllmDestination(VllmScheduler):
 
     @property
     def num_waiting(self) -> int:
-        return len(self.waiting) + len(self.built)
+        return super().num_waiting + len(self.built)
 
     def may_admit(self) -> bool:
         if self.built:
