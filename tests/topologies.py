@@ -233,4 +233,20 @@ def failing_scenarios(
         worker = dice.number(0, counts[pool] - 1)
         faults.append(PlannedFault(at_ms, what, pool, worker, for_ms, 1.3 if what == "slow" else 1.0))
     cluster["failures"] = {"faults": "unused", "on_crash": dice.pick("retry", "fail")}
-    return replace(scenario, topology={"cluster": cluster}), faults
+    scenario = replace(scenario, topology={"cluster": cluster})
+    if dice.pick(False, True):
+        return _with_event_faults(scenario, faults, counts, dice), faults
+    return scenario, faults
+
+
+def _with_event_faults(scenario: Scenario, faults: list[PlannedFault], counts: dict[str, int], dice: Dice) -> Scenario:
+    """The same behind a router that reads KV events, some of which get lost or come late."""
+    pool = next(iter(counts))  # who decodes is chosen without events
+    for _ in range(dice.number(1, 2)):
+        what = dice.pick("events-lost", "events-late")
+        delay_ms = dice.pick(2.5, 30.0) if what == "events-late" else 0.0
+        at_ms = dice.pick(0.0, 1.0, 12.5, 40.0)
+        for_ms = dice.pick(3.0, 20.0, 100.0, INFINITE)
+        faults.append(PlannedFault(at_ms, what, pool, dice.number(0, counts[pool] - 1), for_ms, 1.0, delay_ms))
+    options = dice.pick({}, {}, {"event_delay_ms": 2.5}, {"predicted_ttl_s": 0.05})
+    return replace(scenario, router="kv", router_options=options, tie_break="lowest")

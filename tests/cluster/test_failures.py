@@ -11,8 +11,12 @@ from hypothesis import given
 from strategies import FlatTiming, Scenario, Send, fuzz
 from topologies import Run, check, differences, failing_scenarios, run
 from windtunnel.cli import main
+from windtunnel.cluster.router.event_line import EventLine
 from windtunnel.config.faults import INFINITE, PlannedFault
-from windtunnel.record.columns import Status
+from windtunnel.engine.kv.events import CacheEvent
+from windtunnel.errors import InputError
+from windtunnel.record.columns import FaultRecord, Status
+from windtunnel.workload.content import Content
 
 Failing = tuple[Scenario, list[PlannedFault]]
 
@@ -120,6 +124,62 @@ def test_who_waits_for_a_worker_that_never_comes_fails() -> None:
     columns = play([crash(5.5)], workers=1).record.requests
     assert {Status(status) for status in columns.status} == {Status.FAILED}
     assert columns.reasons[0] == "no worker is left"
+
+
+def hits_of_a_repeated_prompt(faults: list[PlannedFault], at_ms: float) -> tuple[int, Run]:
+    """Where a prompt that worker 0 has cached by 1 ms goes at `at_ms`; worker 1, all else equal, is preferred."""
+    sends = (
+        Send(((1, 0, 64),), 1, time_ms=0.0),
+        Send(((2, 0, 64),), 1, time_ms=0.0),
+        Send(((3, 0, 4),), 200, time_ms=2.0),  # keeps worker 0 busy
+        Send(((1, 0, 64), (4, 0, 64)), 1, time_ms=at_ms),
+    )
+    cluster: dict[str, object] = {"failures": {"faults": "unused"}} if faults else {}
+    scenario = Scenario(
+        sends,
+        {"block_size": 4, "num_gpu_blocks": 256},
+        workers=2,
+        timing=FlatTiming(1.0),
+        router="kv",
+        router_options={"active_request_weight": 1.0},
+        topology={"cluster": cluster},
+    )
+    outcome = run(scenario, faults=faults)
+    assert list(outcome.record.requests.worker)[:2] == [0, 1]
+    return outcome.record.requests.worker[3], outcome
+
+
+def test_a_router_does_not_know_of_blocks_whose_events_are_lost() -> None:
+    lost = PlannedFault(0.5, "events-lost", "", 0, 1.0, 1.0)
+    assert hits_of_a_repeated_prompt([], 50.0)[0] == 0
+    worker, outcome = hits_of_a_repeated_prompt([lost], 50.0)
+    assert worker == 1
+    assert outcome.record.faults[0].event_blocks == 16  # the prompt of request 0, whose pass ended at 1 ms
+    later = PlannedFault(1.5, "events-lost", "", 0, INFINITE, 1.0)
+    assert hits_of_a_repeated_prompt([later], 50.0)[0] == 0
+
+
+def test_late_events_are_known_when_they_have_arrived() -> None:
+    late = PlannedFault(0.5, "events-late", "", 0, 1.0, 1.0, 40.0)
+    assert [hits_of_a_repeated_prompt([late], at_ms)[0] for at_ms in (40.5, 41.0)] == [1, 0]
+
+
+def test_events_queue_up_behind_late_ones() -> None:
+    line = EventLine()
+    record = FaultRecord(0.0, "events-late", "", 0, 5.0)
+    events = [CacheEvent(True, Content.of([(1, 0, 8)]), 0, 2)]
+    line.delays.append((10.0, record))
+    assert line.arrival_ms(events, 4.0) == 14.0
+    line.delays.clear()
+    assert [line.arrival_ms(events, at_ms) for at_ms in (6.0, 14.5)] == [14.0, 14.5]
+    line.losses.append(record)
+    assert line.arrival_ms(events, 15.0) is None
+    assert record.event_blocks == 4
+
+
+def test_faults_of_events_that_nobody_reads_are_an_error() -> None:
+    with pytest.raises(InputError, match="events-lost has no effect: the router reads no KV events"):
+        play([PlannedFault(0.5, "events-lost", "", 0, 1.0, 1.0)])
 
 
 def test_a_slow_worker_is_slow_from_its_next_pass_on_and_recovers() -> None:

@@ -1,4 +1,4 @@
-"""What happens at a time of its own: transfers, starting workers, faults, clients that give up, ticks of an autoscaler.
+"""What happens at a time of its own: transfers, late events, starting workers, faults, clients that give up, ticks.
 
 It keeps the order of simultaneous events and decides nothing else. Ends of passes and arrivals are not in here: they
 are what the event loop itself is about.
@@ -18,9 +18,10 @@ class Kind(IntEnum):
 
     FAULT = 0
     WORKER_READY = 1
-    TRANSFER = 2
-    TIMEOUT = 3
-    TICK = 4
+    EVENTS = 2
+    TRANSFER = 3
+    TIMEOUT = 4
+    TICK = 5
 
 
 class Event(Protocol):

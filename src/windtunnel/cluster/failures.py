@@ -1,4 +1,4 @@
-"""What goes wrong in virtual time: workers that crash and come back, slow ones, network interfaces that go down.
+"""What goes wrong in virtual time: workers crash or get slow, network interfaces go down, KV events get lost.
 
 A crash takes a worker's queue, batch and KV cache; the pass in flight never ends. The requests that it had start anew
 on another worker, or fail, as the policy says; tokens that their clients had seen are sent again and count as lost. A
@@ -17,6 +17,7 @@ from windtunnel.cluster.fabric import Fabric
 from windtunnel.cluster.handoff import Handoffs
 from windtunnel.cluster.pool import Life, Pool, State
 from windtunnel.cluster.rank_group import RankGroup
+from windtunnel.cluster.router.event_line import EventLine
 from windtunnel.cluster.worker import Worker
 from windtunnel.config.faults import INFINITE, PlannedFault
 from windtunnel.engine.rank_engine import RankEngine
@@ -25,6 +26,8 @@ from windtunnel.errors import InputError
 from windtunnel.record.columns import FaultRecord, Record, WorkerEvent
 from windtunnel.timing.base import TimingModel
 from windtunnel.timing.slowed import SlowedTiming
+
+EVENT_FAULTS = ("events-lost", "events-late")
 
 
 class Cluster(Protocol):
@@ -60,11 +63,12 @@ class Begin:
 class End:
     """A fault ends."""
 
-    __slots__ = ("_failures", "_fault", "_life", "_pool")
+    __slots__ = ("_failures", "_fault", "_life", "_pool", "_record")
 
-    def __init__(self, failures: Failures, fault: PlannedFault, pool: Pool, life: Life) -> None:
+    def __init__(self, failures: Failures, fault: PlannedFault, record: FaultRecord, pool: Pool, life: Life) -> None:
         self._failures = failures
         self._fault = fault
+        self._record = record
         self._pool = pool
         self._life = life
 
@@ -72,7 +76,7 @@ class End:
         return self._life.state is not State.REMOVED
 
     def happen(self, now_ms: float) -> None:
-        self._failures.end(self._fault, self._pool, self._life, now_ms)
+        self._failures.end(self._fault, self._record, self._pool, self._life, now_ms)
 
 
 class Failures:
@@ -85,7 +89,7 @@ class Failures:
         is_scaled: whether there may be more workers later.
 
     Raises:
-        InputError: a fault of a worker that there is not.
+        InputError: a fault of a worker that there is not, or of events that nobody reads.
     """
 
     def __init__(
@@ -107,6 +111,14 @@ class Failures:
         for fault in faults:
             if not is_scaled and fault.worker >= len(self.pools[fault.pool].lives):
                 raise self._nobody(fault)
+            if fault.what in EVENT_FAULTS:
+                feed = self.pools[fault.pool].feed
+                if feed is None or not feed.router.reads_cache:
+                    raise InputError(
+                        f"{fault.what} has no effect: the router{_of(self.pools[fault.pool])} reads no KV events",
+                        field="cluster.failures.faults",
+                    )
+                feed.expect_faults(cluster.agenda)
             cluster.agenda.add(fault.at_ms, Kind.FAULT, Begin(self, fault))
 
     def _nobody(self, fault: PlannedFault) -> InputError:
@@ -135,12 +147,18 @@ class Failures:
                 self._factors.setdefault(worker.index, []).append(fault.factor)
                 self._cluster.reach_boundary(worker, now_ms)
                 self._reprice(worker)
+        elif fault.what in EVENT_FAULTS:
+            for line in self._lines(pool, life):
+                if fault.what == "events-lost":
+                    line.losses.append(record)
+                else:
+                    line.delays.append((fault.delay_ms, record))
         elif self._fabric is not None:
             self._fabric.set_down(life.ranks[0].index, True, now_ms)
         if until_ms != INFINITE:
-            self._cluster.agenda.add(until_ms, Kind.WORKER_READY, End(self, fault, pool, life))
+            self._cluster.agenda.add(until_ms, Kind.WORKER_READY, End(self, fault, record, pool, life))
 
-    def end(self, fault: PlannedFault, pool: Pool, life: Life, now_ms: float) -> None:
+    def end(self, fault: PlannedFault, record: FaultRecord, pool: Pool, life: Life, now_ms: float) -> None:
         """A fault is over."""
         if fault.what == "crash":
             if life.state is not State.DOWN:
@@ -156,6 +174,10 @@ class Failures:
                 self._factors[worker.index].remove(fault.factor)
                 self._cluster.reach_boundary(worker, now_ms)
                 self._reprice(worker)
+        elif fault.what in EVENT_FAULTS:
+            for line in self._lines(pool, life):
+                line.losses = [other for other in line.losses if other is not record]
+                line.delays = [(delay_ms, other) for delay_ms, other in line.delays if other is not record]
         elif self._fabric is not None:
             self._fabric.set_down(life.ranks[0].index, False, now_ms)
 
@@ -226,6 +248,11 @@ class Failures:
         engine.timing = plain
         for factor in factors:
             engine.timing = SlowedTiming(engine.timing, factor)
+
+    def _lines(self, pool: Pool, life: Life) -> list[EventLine]:
+        """The ways of a worker's KV events."""
+        assert pool.feed is not None
+        return [pool.feed.line(worker.number) for worker in life.ranks]
 
     def _note(self, pool: Pool, life: Life, event: str, cause: str, now_ms: float) -> None:
         self._cluster.record.worker_events.append(WorkerEvent(now_ms, pool.name, life.number, event, cause))

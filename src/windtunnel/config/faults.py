@@ -3,6 +3,8 @@
     - {at_s: 20, what: crash, worker: 0, for_s: 30}
     - {at_s: 60, what: slow, worker: 1, for_s: 10, factor: 1.3}
     - {at_s: 80, what: link-down, worker: 1, for_s: 5}
+    - {at_s: 90, what: events-lost, worker: 2, for_s: 10}
+    - {at_s: 90, what: events-late, worker: 3, for_s: 10, delay_s: 2}
 
 With pools of their own, `pool` is prefill or decode. Without `for_s` a fault lasts to the end.
 """
@@ -18,7 +20,7 @@ import yaml
 
 from windtunnel.errors import InputError
 
-KINDS = ("crash", "slow", "link-down")
+KINDS = ("crash", "slow", "link-down", "events-lost", "events-late")
 INFINITE = float("inf")
 
 
@@ -29,6 +31,7 @@ class PlannedFault(NamedTuple):
         pool: its name; "" if there is only one.
         factor: of a slow worker, how many times as long its passes take; 1 for other faults.
         for_ms: how long it lasts, infinite if to the end.
+        delay_ms: of late events; 0 for other faults.
     """
 
     at_ms: float
@@ -37,6 +40,7 @@ class PlannedFault(NamedTuple):
     worker: int
     for_ms: float
     factor: float
+    delay_ms: float = 0.0
 
 
 def read_faults(path: str, pools: Sequence[str]) -> list[PlannedFault]:
@@ -68,7 +72,7 @@ def read_faults(path: str, pools: Sequence[str]) -> list[PlannedFault]:
 def _entry(entry: object, pools: Sequence[str]) -> PlannedFault:
     if not isinstance(entry, dict):
         raise ValueError(f"found {entry!r}, expected a mapping such as {{at_s: 20, what: crash, worker: 0}}")
-    fields = ["at_s", "what", "worker", "for_s", "factor", *(["pool"] if len(pools) > 1 else [])]
+    fields = ["at_s", "what", "worker", "for_s", "factor", "delay_s", *(["pool"] if len(pools) > 1 else [])]
     for name in entry:
         if name not in fields:
             raise ValueError(f"unknown field {name!r}: expected one of {', '.join(fields)}")
@@ -88,9 +92,11 @@ def _entry(entry: object, pools: Sequence[str]) -> PlannedFault:
     factor = _number(entry, "factor", 1.0)
     if not factor > 0:
         raise ValueError(f"factor: found {factor!r}, expected a number above 0")
-    return PlannedFault(
-        _number(entry, "at_s", None) * 1000.0, what, pool, worker, _number(entry, "for_s", INFINITE) * 1000.0, factor
-    )
+    if ("delay_s" in entry) != (what == "events-late"):
+        raise ValueError("delay_s: expected for what: events-late, and only there")
+    at_ms = _number(entry, "at_s", None) * 1000.0
+    for_ms = _number(entry, "for_s", INFINITE) * 1000.0
+    return PlannedFault(at_ms, what, pool, worker, for_ms, factor, _number(entry, "delay_s", 0.0) * 1000.0)
 
 
 def _number(entry: dict[str, object], name: str, default: float | None) -> float:

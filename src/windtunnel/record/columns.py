@@ -200,10 +200,12 @@ class FaultRecord:
     """Something that went wrong.
 
     Attributes:
-        what: "crash", "slow", "link-down"; pool: "" if there is only one; worker: its number there.
+        what: "crash", "slow", "link-down", "events-lost", "events-late".
+        pool: "" if there is only one; worker: its number there.
         until_ms: when it is over, infinite if never.
         requests: numbers of those that it took; lost_tokens: what they had emitted until then.
         recovery_ms: from then to the end of the last of them; NaN if there are none, or one never ended.
+        event_blocks: blocks whose KV events it lost or delayed.
     """
 
     def __init__(self, time_ms: float, what: str, pool: str, worker: int, until_ms: float) -> None:
@@ -215,6 +217,7 @@ class FaultRecord:
         self.requests: list[int] = []
         self.lost_tokens = 0
         self.recovery_ms = NAN
+        self.event_blocks = 0
 
     def as_dict(self) -> dict[str, float | int | str | None]:
         """For reports."""
@@ -227,6 +230,7 @@ class FaultRecord:
             "requests": len(self.requests),
             "lost_tokens": self.lost_tokens,
             "recovery_ms": self.recovery_ms if self.recovery_ms == self.recovery_ms else None,
+            "event_blocks": self.event_blocks,
         }
 
 

@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, TypeVar
 
+from windtunnel.cluster.agenda import Agenda, Kind
 from windtunnel.cluster.router.base import TrackingRouter
+from windtunnel.cluster.router.event_line import EventLine
 from windtunnel.cluster.worker import Clock, Worker
 from windtunnel.engine.engine import INFINITE
 from windtunnel.engine.kv.events import CacheEvent
@@ -28,6 +30,25 @@ Answer = TypeVar("Answer")
 
 def _by_admission(news: tuple[EngineRequest, bool]) -> int:
     return news[0].admission
+
+
+class LateEvents:
+    """KV events that are still on their way."""
+
+    __slots__ = ("_events", "_feed", "_life", "_line", "_worker")
+
+    def __init__(self, feed: RouterFeed, worker: Worker, line: EventLine, events: list[CacheEvent]) -> None:
+        self._feed = feed
+        self._worker = worker
+        self._line = line
+        self._life = line.life
+        self._events = events
+
+    def is_due(self) -> bool:
+        return self._line.life == self._life
+
+    def happen(self, now_ms: float) -> None:
+        self._feed.tell(self._worker, self._events, now_ms)
 
 
 class RouterFeed:
@@ -51,6 +72,9 @@ class RouterFeed:
         self._changed: dict[int, Worker] = {}  # whose passes in flight have not been looked at
         self._news: list[tuple[float, int]] = []  # (from when on there may be unread events, worker); a heap
         self._unread: dict[int, Worker] = {}
+        self._agenda: Agenda | None = None  # for late events
+        self._lines: dict[int, EventLine] = {}  # by worker number, where faults concern its events
+        self._dates_events = router.dates_events
         router.refresh = self._refresh
         router.unread = self._may_have_news
         router.publish = self._publish
@@ -70,12 +94,25 @@ class RouterFeed:
             scheduler.first_tokens = []  # so that results are processed when they are known
         if self.router.reads_cache:
             scheduler.pool.log_events = scheduler.pool.caching
-            worker.engine.publishes_singly = self.router.dates_events
+            worker.engine.publishes_singly = self._dates_events
+
+    def expect_faults(self, agenda: Agenda) -> None:
+        """Something will happen to events on their way, so that it matters in which pass they were published."""
+        self._agenda = agenda
+        self._dates_events = True
+        for worker in self._workers.values():
+            worker.engine.publishes_singly = True
+
+    def line(self, number: int) -> EventLine:
+        """The way of a worker's events."""
+        return self._lines.setdefault(number, EventLine())
 
     def removed(self, worker: Worker) -> None:
         """A worker has gone for good."""
         for workers in (self._workers, self._changed, self._unread):
             workers.pop(worker.number, None)
+        if worker.number in self._lines:
+            self._lines[worker.number].life += 1
         self._call(self.router.removed, worker.number, number=None)
 
     # --- requests
@@ -173,6 +210,22 @@ class RouterFeed:
             self._tell(worker, events, now_ms)
 
     def _tell(self, worker: Worker, events: list[CacheEvent], now_ms: float) -> None:
+        """What a worker has published goes to the router."""
+        line = self._lines.get(worker.number) if self._lines else None
+        if line is None or not events:
+            self.tell(worker, events, now_ms)
+            return
+        at_ms = line.arrival_ms(events, now_ms)
+        if at_ms is None:
+            return
+        if at_ms == now_ms:
+            self.tell(worker, events, now_ms)
+        else:
+            assert self._agenda is not None
+            self._agenda.add(at_ms, Kind.EVENTS, LateEvents(self, worker, line, events))
+
+    def tell(self, worker: Worker, events: list[CacheEvent], now_ms: float) -> None:
+        """Events of a worker have arrived."""
         try:
             self.router.cache_events(worker.number, events, now_ms)
         except (Exception, SystemExit) as error:
