@@ -90,9 +90,7 @@ class DecodePasses:
         if request.first_pass < 0:
             request.first_pass = first
         elif first != request.last_pass + 1:
-            request.break_before = request.break_before + array("q", (request.last_pass,))
-            request.break_after = request.break_after + array("q", (first,))
-        if first_gap < gaps:
-            request.break_before = request.break_before + self._gap_before[first_gap:gaps]
-            request.break_after = request.break_after + self._gap_after[first_gap:gaps]
+            request.note_break(request.last_pass, first)
+        for gap in range(first_gap, gaps):
+            request.note_break(self._gap_before[gap], self._gap_after[gap])
         request.last_pass = last

@@ -221,6 +221,13 @@ class EngineRequest:
         if self.first_pass < 0:
             self.first_pass = first_pass
         elif first_pass != self.last_pass + 1:
-            self.break_before = self.break_before + array("q", (self.last_pass,))
-            self.break_after = self.break_after + array("q", (first_pass,))
+            self.note_break(self.last_pass, first_pass)
         self.last_pass = last_pass
+
+    def note_break(self, before: int, after: int) -> None:
+        """It emitted nothing between two passes."""
+        if self.break_before is NO_BREAKS:
+            self.break_before = array("q")
+            self.break_after = array("q")
+        self.break_before.append(before)
+        self.break_after.append(after)
