@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import sys
 from importlib import resources
@@ -145,7 +146,6 @@ def test_an_unknown_format_without_a_close_one_names_all(write_trace):
     "row",
     [
         "when,what",
-        '[{"hash_ids": [1], "output_length": 1}]',
         '{"time": 0, "tokens": 3}',
         '{"parent_chat_id": -1, "timestamp": 60.1, "input_length": 47, "output_length": 4, "hash_ids": [1]}',
         "\x00\x01\x7f",
@@ -233,6 +233,58 @@ def test_compressed_files_are_told_by_their_content(tmp_path: Path):
         (tmp_path / name).write_bytes(data)
     counts = {name: load_trace(tmp_path / name).num_requests for name in packed}
     assert counts == {"plain": 1, "gzip": 2, "zstd": 1}
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"PK\x03\x04\x14\x00\x90", "is a zip archive: unpack it first"),
+        (b"BZh91AY&SY\xf3", "is packed with bzip2: unpack it first"),
+        (b"\xfd7zXZ\x00\x00", "is packed with xz: unpack it first"),
+        (b"PAR1\x15\x00\xf3", "is a Parquet file: write its rows as a CSV with a header, or as JSON lines"),
+        (json.dumps(ROW).encode("utf-16"), "is UTF-16 text, expected UTF-8"),
+        (
+            b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n",
+            "is a pointer of Git LFS, not the file: get that with 'git lfs pull'",
+        ),
+        (b"<!DOCTYPE html>\n<p>404</p>\n", "is a web page: what answered the download was no trace"),
+    ],
+)
+@pytest.mark.parametrize("format", ["auto", "mooncake", "plain"])
+def test_what_people_have_instead_of_a_trace_is_called_what_it_is(
+    data: bytes, reason: str, format: str, tmp_path: Path
+):
+    path = tmp_path / "trace.csv"
+    path.write_bytes(data)
+    assert error_of(str(path), format=format) == f"{path}: {reason}"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("arrival_s;input;output\n1;2;3\n", "has columns that are separated by semicolons, expected commas"),
+        ("arrival_s\tinput\toutput\n1\t2\t3\n", "has columns that are separated by tabs, expected commas"),
+        (
+            f"[{json.dumps(ROW)}]\n",
+            "is one JSON list, and of none of the formats that are: expected one JSON object a line",
+        ),
+    ],
+)
+def test_a_file_that_fits_no_format_is_told_the_likely_reason(text: str, reason: str, tmp_path: Path):
+    path = tmp_path / "trace"
+    path.write_text(text)
+    assert error_of(str(path)).startswith(f"{path}:1: {reason}; found ")
+
+
+def test_a_header_alone_and_lines_without_line_feeds_hold_no_rows_that_are_lost(tmp_path: Path):
+    path = tmp_path / "trace.csv"
+    path.write_bytes(b"arrival_s,input,output\r\n")
+    assert error_of(str(path)) == f"{path}: contains no requests"
+    path.write_bytes(b"arrival_s,input,output\r1,2,3\r2,3,4\r")
+    expected = "has lines that end with a carriage return alone, expected a line feed"
+    assert error_of(str(path)) == f"{path}: {expected}"
+    path.write_bytes(b'arrival_s,input,output\n1,2,3\r"2",3,4\n')
+    assert error_of(str(path)).startswith(f"{path}:2: ")
 
 
 def test_several_zstd_frames_are_one_file(tmp_path: Path):

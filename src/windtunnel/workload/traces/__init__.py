@@ -102,6 +102,8 @@ def load_trace(
     workload.complete()
     workload.loading = loading
     loading.requests = workload.num_requests
+    if not loading.rows:
+        raise InputError("contains no requests", source=files[0])
     if not workload.num_requests:
         first = next(iter(loading.first_skipped.values()), "")
         raise InputError(f"contains no request that can be used; the first of its rows: {first}", source=files[0])

@@ -1,6 +1,7 @@
 """Plain, gzip or zstd: the bytes of a file whatever it is packed in.
 
-Decides by the first bytes of the file, never by its name. A file that ends in the middle of its compressed data is an
+Decides by the first bytes of the file, never by its name; other packed or binary files are called what they are, in
+the error that they raise. A file that ends in the middle of its compressed data is an
 error, not a short file. zstd needs the package zstandard (the extra `zstd`).
 """
 
@@ -19,6 +20,22 @@ from windtunnel.errors import InputError
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _CHUNK_BYTES = 1 << 17
+_MAGIC_BYTES = 64
+# What people have instead of a trace, by how it begins, and what to do about it.
+_NO_TEXT = {
+    b"PK\x03\x04": "is a zip archive: unpack it first",
+    b"BZh": "is packed with bzip2: unpack it first",
+    b"\xfd7zXZ\x00": "is packed with xz: unpack it first",
+    b"PAR1": "is a Parquet file: write its rows as a CSV with a header, or as JSON lines",
+    b"ARROW1": "is an Arrow file: write its rows as a CSV with a header, or as JSON lines",
+    b"SQLite format 3\x00": "is a SQLite database: write its rows as a CSV with a header, or as JSON lines",
+    b"\xff\xfe": "is UTF-16 text, expected UTF-8",
+    b"\xfe\xff": "is UTF-16 text, expected UTF-8",
+    b"version https://git-lfs.github.com/": "is a pointer of Git LFS, not the file: get that with 'git lfs pull'",
+    b"<!DOCTYPE html": "is a web page: what answered the download was no trace",
+    b"<!doctype html": "is a web page: what answered the download was no trace",
+    b"<html": "is a web page: what answered the download was no trace",
+}
 
 
 @contextmanager
@@ -30,11 +47,14 @@ def decompressed(path: str) -> Iterator[IO[bytes]]:
     """
     try:
         with open(path, "rb") as file:
-            magic = file.peek(4)[:4]
+            magic = file.peek(_MAGIC_BYTES)[:_MAGIC_BYTES]
+            for beginning, message in _NO_TEXT.items():
+                if magic.startswith(beginning):
+                    raise InputError(message, source=path)
             if magic.startswith(_GZIP_MAGIC):
                 with gzip.GzipFile(fileobj=file) as unpacked:
                     yield cast(IO[bytes], unpacked)
-            elif magic == _ZSTD_MAGIC:
+            elif magic.startswith(_ZSTD_MAGIC):
                 with io.BufferedReader(_Zstd(file, path), _CHUNK_BYTES) as unpacked_zstd:
                     yield unpacked_zstd
             else:

@@ -156,6 +156,8 @@ def read_rows(
 def _read_header(path: str, row: tuple[int, bytes], header: Callable[[bytes], None]) -> None:
     line, text = row
     require_utf8(text, path, line)
+    if b"\r" in text.rstrip(b"\r\n"):
+        raise InputError("has lines that end with a carriage return alone, expected a line feed", source=path)
     try:
         header(text)
     except InputError as error:

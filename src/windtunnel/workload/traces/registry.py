@@ -23,7 +23,7 @@ from windtunnel.workload.traces.mooncake_delta import MooncakeDelta
 from windtunnel.workload.traces.openai_log import OpenAiLog
 from windtunnel.workload.traces.plain import Plain
 from windtunnel.workload.traces.reading import TraceFormat, one_line
-from windtunnel.workload.traces.rows import read_head
+from windtunnel.workload.traces.rows import Head, read_head
 from windtunnel.workload.traces.servegen import ServeGen
 from windtunnel.workload.traces.sharegpt import ShareGpt
 from windtunnel.workload.traces.vidur import Vidur
@@ -84,11 +84,8 @@ def recognise(paths: Sequence[str], block_size: int | None = None) -> TraceForma
         if not found:
             start = one_line(head.first.decode(errors="replace"))
             shown = start if len(start) <= 60 else start[:57] + "..."
-            raise InputError(
-                f"fits no known trace format; name one with `format` if it is ({', '.join(FORMATS)}); found {shown}",
-                source=path,
-                line=head.line,
-            )
+            unknown = f"fits no known trace format; name one with `format` if it is ({', '.join(FORMATS)})"
+            raise InputError(f"{_likely_reason(head) or unknown}; found {shown}", source=path, line=head.line)
         if len(found) > 1:
             names = " and ".join(f"{known.name} ({known.row})" for known in found)
             raise InputError(f"looks like {names}: name the right one with `format`", source=path)
@@ -100,3 +97,13 @@ def recognise(paths: Sequence[str], block_size: int | None = None) -> TraceForma
         chosen = found[0]
     assert chosen is not None, "there is at least one file"
     return chosen
+
+
+def _likely_reason(head: Head) -> str:
+    """Why a file that fits no format may do so, "" if nothing is likely."""
+    for separator, name in ((b";", "semicolons"), (b"\t", "tabs"), (b"|", "bars")):
+        if not head.is_json and len(head.columns) == 1 and separator in head.first:
+            return f"has columns that are separated by {name}, expected commas"
+    if head.first.startswith(b"["):
+        return "is one JSON list, and of none of the formats that are: expected one JSON object a line"
+    return ""
