@@ -52,7 +52,8 @@ def test_it_says_what_is_lost_with_counts(trace: str, capsys: pytest.CaptureFixt
         "lengths only",
         "lost: 1 of 3 requests follow others, which the format cannot say: they are sent at the time that the delays "
         "before them add up to",
-        "lost: fields that mean nothing here, with how many of 3 rows have them: priority (1), type (1)",
+        "lost: 1 of 3 requests have a priority or policy class, which is not kept: the format has none",
+        "lost: fields that mean nothing here, with how many of 3 rows have them: type (1)",
         "3 requests written to out.csv as vidur",
     ]
 
@@ -161,3 +162,23 @@ def test_what_cannot_be_written_leaves_an_older_file_alone(trace: str):
     Path("out").write_text("precious")
     assert main(["convert", trace, "out", "--to", "mooncake-delta"]) == 2
     assert Path("out").read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--limit", "0"], "--limit: found 0, expected at least 1 row"),
+        (["--trace-block-size", "0"], "--trace-block-size: found 0, expected from 1 to 1048576 tokens"),
+        (["--time-unit", "s"], "--time-unit: has no effect on the trace format mooncake"),
+        (["--speedup", "1e-300"], "--speedup: 1e-300 stretches the trace beyond 9007199254740992 ms, where "),
+        (["--rate", "1e-300"], "--rate: 1e-300 stretches the trace beyond "),
+    ],
+)  # fmt: skip
+def test_options_of_a_reader_are_named_by_their_flags_and_nothing_unreadable_is_written(
+    arguments: list[str], message: str, tmp_path: Path, capsys
+):
+    row = '{"timestamp": 0, "input_length": 5, "output_length": 1, "hash_ids": [1]}\n'
+    (tmp_path / "t.jsonl").write_text(row + row.replace("0", "9", 1))
+    assert main(["convert", str(tmp_path / "t.jsonl"), str(tmp_path / "o.jsonl"), *arguments]) == 2
+    assert capsys.readouterr().err.startswith(f"windtunnel: error: {message}")
+    assert not (tmp_path / "o.jsonl").exists()

@@ -71,7 +71,7 @@ def test_a_pipe_is_read_once_if_its_format_is_named(capsys):
     ("arguments", "message"),
     [
         (["none.csv"], "none.csv: no such file"),
-        (["t.csv", "--format", "plian"], "format: unknown trace format 'plian'; did you mean 'plain'?"),
+        (["t.csv", "--format", "plian"], "--format: unknown trace format 'plian'; did you mean 'plain'?"),
         (["t.csv", "--time-unit", "m"], "--time-unit: found 'm'; did you mean 'ms'?"),
         (["t.csv", "--max-model-len", "0"], "--max-model-len: found 0, expected at least 1 token"),
         (["t.csv"], "t.csv:1: arrival: states no unit: call the column arrival_s, arrival_ms, arrival_us or "

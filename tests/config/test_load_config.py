@@ -144,7 +144,7 @@ def test_a_parameter_of_what_the_file_has_is_set():
         ),
         (
             {"synthetic": {**LOAD, "isl": "normal:mean=5,std=x"}},
-            "synthetic.isl.std: found 'x', expected a number above 0 or null",
+            "synthetic.isl.std: found 'x', expected a number of at least 1e-06 or null",
         ),
         ({"synthetic": {**LOAD, "isl": "normal:mean=5"}}, "synthetic.isl: normal needs std"),
         ({"synthetic": {**LOAD, "isl": "normal:mean=5,std=1,min=9,max=3"}}, "synthetic.isl: min is above max"),

@@ -117,3 +117,34 @@ def test_delays_may_be_zero_and_are_not_rounded():
 def test_picks_are_in_range_and_uniform():
     places = pick(7, COUNT, named_generator(1, "lengths"))
     assert np.bincount(places) / COUNT == pytest.approx([1 / 7] * 7, abs=0.01)
+
+
+EXTREMES = ["1e15", "1e9", "1", "1e-6"]
+
+
+@pytest.mark.parametrize("kind", ["normal", "lognormal", "exponential", "geometric", "median"])
+@pytest.mark.parametrize("high", EXTREMES)
+@pytest.mark.parametrize("low", [*EXTREMES, "50"])
+def test_extreme_parameters_give_lengths_within_bounds(kind: str, high: str, low: str):
+    parameters = {
+        "normal": f"normal:mean={high},std={low}",
+        "lognormal": f"lognormal:mean={high},std={low}",
+        "exponential": f"exponential:mean={high}",
+        "geometric": f"geometric:mean={max(float(high), 1.0)}",
+        "median": f"lognormal:median={high},sigma={min(float(low), 50.0)}",
+    }[kind]
+    drawn = counts(parameters + ",max=100", count=50)
+    assert ((drawn >= 1) & (drawn <= 100)).all()
+    assert np.isfinite(delays(parameters, count=50)).all()
+    if high == "1e15" and kind in ("exponential", "geometric"):
+        assert (drawn == 100).all()
+        with pytest.raises(InputError, match=r"drew .*, expected at most 2147483648: give a max"):
+            counts(parameters, count=50)
+
+
+@pytest.mark.parametrize(
+    "text", ["normal:mean=1e308,std=1", "lognormal:mean=5,std=1e300", "lognormal:median=1,sigma=99"]
+)
+def test_parameters_beyond_what_can_be_drawn_are_refused(text: str):
+    with pytest.raises(ValueError, match="less than or equal to"):
+        Distribution.model_validate(text)

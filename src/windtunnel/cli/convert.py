@@ -13,6 +13,7 @@ import typer
 
 from windtunnel.cli.messages import print_line
 from windtunnel.cli.output_files import problem_with_output, write_output
+from windtunnel.cli.trace_flags import named_by_flags
 from windtunnel.conversion import Loss, TraceWriter, WriteOptions, rescale, slice_workload, write_trace, writer_called
 from windtunnel.errors import InputError, closest
 from windtunnel.inspection.unread import unread_names
@@ -96,7 +97,8 @@ def convert(
     problem = problem_with_output(out, traces)
     if problem is not None:
         raise InputError(problem)
-    known = recognise(traces, trace_block_size) if trace_format == "auto" else format_called(trace_format)
+    with named_by_flags():
+        known = recognise(traces, trace_block_size) if trace_format == "auto" else format_called(trace_format)
     try:
         writer = writer_called(known.name if to is None else to)
     except InputError as error:
@@ -108,17 +110,18 @@ def convert(
         raise InputError(f"found {block_size}, expected from 1 to {2**20} tokens", source="--block-size")
     start_ms = 0.0 if start is None else _milliseconds("--start", start)
     duration_ms = None if duration is None else _milliseconds("--duration", duration)
-    workload = load_trace(
-        traces,
-        format=known.name if known.name in FORMATS else trace_format,
-        block_size=trace_block_size,
-        limit=limit,
-        spread=spread,
-        on_bad_row=on_bad_row,  # type: ignore[arg-type]  # checked above
-        on_hash_mismatch=on_hash_mismatch,  # type: ignore[arg-type]
-        missing_output_tokens=missing_output_tokens,
-        time_unit=time_unit,  # type: ignore[arg-type]
-    )
+    with named_by_flags():
+        workload = load_trace(
+            traces,
+            format=known.name if known.name in FORMATS else trace_format,
+            block_size=trace_block_size,
+            limit=limit,
+            spread=spread,
+            on_bad_row=on_bad_row,  # type: ignore[arg-type]  # checked above
+            on_hash_mismatch=on_hash_mismatch,  # type: ignore[arg-type]
+            missing_output_tokens=missing_output_tokens,
+            time_unit=time_unit,  # type: ignore[arg-type]
+        )
     loading = workload.loading
     assert loading is not None, "a trace was loaded"
     for note in loading.notes():
@@ -127,7 +130,8 @@ def convert(
         raise InputError(f"has no effect: {workload.needs_concurrency}", source="--start" if start else "--duration")
     whole = workload.num_requests
     workload = slice_workload(workload, start_ms=start_ms, duration_ms=duration_ms, sample=sample, seed=seed)
-    workload = rescale(workload, speedup=speedup or 1.0, rate_per_s=rate)
+    with named_by_flags():
+        workload = rescale(workload, speedup=speedup or 1.0, rate_per_s=rate)
     losses: list[Loss] = []
     options = WriteOptions(block_size, anonymise)
 

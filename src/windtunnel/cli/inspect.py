@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 
 from windtunnel.cli.output_files import print_result
+from windtunnel.cli.trace_flags import named_by_flags
 from windtunnel.errors import InputError, closest
 from windtunnel.inspection import describe_trace, lint
 from windtunnel.inspection.table import print_inspection
@@ -55,17 +56,19 @@ def inspect(
         raise InputError(f"found {max_model_len}, expected at least 1 token", source="--max-model-len")
     for path in traces:
         require_file(path)
-    known = recognise(traces, trace_block_size) if trace_format == "auto" else format_called(trace_format)
-    workload = load_trace(
-        traces,
-        format=known.name,
-        block_size=trace_block_size,
-        limit=limit,
-        on_bad_row="skip",
-        on_hash_mismatch="clip" if "on_hash_mismatch" in known.options else "error",
-        missing_output_tokens=0 if "missing_output_tokens" in known.options else None,
-        time_unit=time_unit,  # type: ignore[arg-type]  # checked above
-    )
+    with named_by_flags():
+        known = recognise(traces, trace_block_size) if trace_format == "auto" else format_called(trace_format)
+    with named_by_flags():
+        workload = load_trace(
+            traces,
+            format=known.name,
+            block_size=trace_block_size,
+            limit=limit,
+            on_bad_row="skip",
+            on_hash_mismatch="clip" if "on_hash_mismatch" in known.options else "error",
+            missing_output_tokens=0 if "missing_output_tokens" in known.options else None,
+            time_unit=time_unit,  # type: ignore[arg-type]  # checked above
+        )
     facts = describe_trace(workload, max_model_len)
     findings = lint(workload, facts, *unread_names(traces, known.fields))
     if as_json:

@@ -14,6 +14,9 @@ from windtunnel.config.section import NonNegativeFloat, PositiveFloat, PositiveI
 
 _BOUNDS = ("min", "max")
 
+Parameter = Annotated[float, Field(ge=1e-6, le=1e15, strict=True)]  # outside, what is drawn is no longer a number
+Sigma = Annotated[float, Field(gt=0.0, le=50.0, strict=True)]
+
 
 class Distribution(KindSection):
     """A distribution of lengths, counts or delays, in their unit.
@@ -34,10 +37,10 @@ class Distribution(KindSection):
     model_config = ConfigDict(json_schema_extra={"example": EXAMPLE})
 
     kind: Literal["uniform", "normal", "lognormal", "exponential", "geometric", "empirical"]
-    mean: PositiveFloat | None = Field(default=None, description="mean")
-    std: PositiveFloat | None = Field(default=None, description="standard deviation")
-    median: PositiveFloat | None = Field(default=None, description="median of a lognormal")
-    sigma: PositiveFloat | None = Field(default=None, description="standard deviation of a lognormal's logarithm")
+    mean: Parameter | None = Field(default=None, description="mean")
+    std: Parameter | None = Field(default=None, description="standard deviation")
+    median: Parameter | None = Field(default=None, description="median of a lognormal")
+    sigma: Sigma | None = Field(default=None, description="standard deviation of a lognormal's logarithm")
     min: NonNegativeFloat | None = Field(default=None, description="smaller numbers become this one")
     max: PositiveFloat | None = Field(default=None, description="larger numbers become this one")
     path: str | None = Field(default=None, description="trace or table of lengths to draw from, with replacement")

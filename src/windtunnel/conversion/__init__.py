@@ -21,6 +21,7 @@ from windtunnel.conversion.writers.registry import WRITERS, writer_called
 from windtunnel.conversion.writers.writer import TraceWriter, WriteOptions
 from windtunnel.errors import InputError
 from windtunnel.workload.session import Workload
+from windtunnel.workload.traces import check_times
 
 __all__ = [
     "WRITERS",
@@ -57,8 +58,10 @@ def rescale(workload: Workload, *, speedup: float = 1.0, rate_per_s: float | Non
     result = copy(workload)
     with np.errstate(over="ignore"):
         times_ms /= speedup
-    if not np.isfinite(times_ms).all():
-        raise InputError(f"{speedup:g} stretches the trace beyond what a number can hold", field="speedup")
+    if rate_per_s is None:
+        check_times(times_ms, speedup)
+    else:
+        check_times(times_ms, rate_per_s, "rate")
     result.time_ms = array("d", times_ms.tobytes())
     return result
 

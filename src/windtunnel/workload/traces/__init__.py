@@ -15,7 +15,7 @@ from os import PathLike, fspath
 import numpy as np
 
 from windtunnel.errors import InputError
-from windtunnel.workload.session import IntColumn, Workload
+from windtunnel.workload.session import MAX_TIME_MS, FloatColumn, IntColumn, Workload
 from windtunnel.workload.spreading import spread_arrivals
 from windtunnel.workload.traces.overlong import OnOverlong, apply_overlong
 from windtunnel.workload.traces.reading import OnBadRow, OnHashMismatch, ReadOptions, TimeUnit, TraceFormat
@@ -102,9 +102,9 @@ def load_trace(
     workload.complete()
     workload.loading = loading
     loading.requests = workload.num_requests
-    if not loading.rows:
-        raise InputError("contains no requests", source=files[0])
     if not workload.num_requests:
+        if not loading.rows:
+            raise InputError("contains no requests", source=files[0])
         first = next(iter(loading.first_skipped.values()), "")
         raise InputError(f"contains no request that can be used; the first of its rows: {first}", source=files[0])
     workload = apply_overlong(workload, on_overlong, max_model_len)
@@ -182,6 +182,14 @@ def _start_clock(workload: Workload, speedup: float, spread: bool) -> None:
     for block in blocks:
         with np.errstate(over="ignore"):
             times_ms[block] /= speedup
-        if not np.isfinite(times_ms[block]).all():
-            raise InputError(f"{speedup} stretches the trace beyond what a number can hold", field="speedup")
+        check_times(times_ms[block], speedup)
     workload.give_back()
+
+
+def check_times(times_ms: FloatColumn, factor: float, field: str = "speedup") -> None:
+    """Raise an InputError if the factor of a field has stretched times beyond what any workload may have."""
+    if not times_ms.max(initial=0.0) <= MAX_TIME_MS:
+        raise InputError(
+            f"{factor:g} stretches the trace beyond {MAX_TIME_MS:.0f} ms, where milliseconds are no longer told apart",
+            field=field,
+        )
