@@ -38,6 +38,14 @@ class KvPool(Protocol):
     def free_blocks(self) -> int: ...
 
 
+class PromptPasses(Protocol):
+    """Passes in which one prompt takes all of the budget; see `VllmPromptPasses`."""
+
+    def ahead(self) -> int: ...
+    def shape(self, number: int) -> PassShape: ...
+    def commit(self, passes: int, start_ms: float) -> None: ...
+
+
 class Scheduler(Protocol):
     """What an engine needs from the scheduler it models; see `VllmScheduler` for the meaning of each."""
 
@@ -49,6 +57,8 @@ class Scheduler(Protocol):
 
     @property
     def pool(self) -> KvPool: ...
+    @property
+    def prompt_passes(self) -> PromptPasses | None: ...
     @property
     def num_waiting(self) -> int: ...
     @property
@@ -173,15 +183,38 @@ class Engine:
         if self._leaving or self._leaving_later:
             return end_ms
         finished = self.scheduler.finished
+        prompt = self.scheduler.prompt_passes
         while end_ms < until_ms:
             self._commit(self._planned)
-            next_ms = INFINITE if finished else self.begin(end_ms)
+            next_ms = INFINITE
+            if not finished:
+                if prompt is not None and (passes := prompt.ahead()):
+                    end_ms = self._pass_prompt(prompt, passes, end_ms, until_ms)
+                next_ms = self.begin(end_ms)
             if next_ms == INFINITE:  # its owner is to see what has come of it
                 self._has_ended = True
                 self.end_ms = end_ms
                 break
             end_ms = next_ms
         return end_ms
+
+    def _pass_prompt(self, prompt: PromptPasses, passes: int, now_ms: float, until_ms: float) -> float:
+        """Of so many passes of a prompt let those happen that end before until_ms; returns the end of the last one."""
+        if self.timing.needs_physical_context:
+            return now_ms
+        start_ms = now_ms
+        done = 0
+        while done < passes:
+            end_ms = now_ms + self.timing.price_pass_ms(prompt.shape(done))
+            if end_ms >= until_ms:
+                break
+            self.passes.end_ms.append(end_ms)
+            now_ms = end_ms
+            done += 1
+        if done:
+            self.passes.single_passes += done
+            prompt.commit(done, start_ms)
+        return now_ms
 
     def _reaches_beyond(self, now_ms: float) -> bool:
         """Whether the pass after the one in flight is in flight too, as part of a run."""

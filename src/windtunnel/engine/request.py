@@ -148,13 +148,13 @@ class EngineRequest:
         """
         if hit_tokens > self.prompt_tokens:
             hit_tokens = self.prompt_tokens
-        if not self.admitted:
+        if self.admitted:
+            self.note_wait(now_ms)
+        else:
             self.first_admit_ms = now_ms
             self.hit_tokens = hit_tokens
             self.queued_ms += now_ms - self.marker_ms
             self.marker_ms = now_ms
-        else:
-            self.note_wait(now_ms)
         if hit_tokens > self.reused_tokens:
             self.reused_tokens = hit_tokens
 

@@ -9,6 +9,7 @@ decides is in sglang_turn.py, whose prompts it computes in sglang_prefill.py; do
 from __future__ import annotations
 
 from windtunnel.config.sglang import SglangConfig
+from windtunnel.engine.engine import PromptPasses
 from windtunnel.engine.kv.offload import Offload
 from windtunnel.engine.request import EngineRequest
 from windtunnel.engine.sglang_offload import SglangOffload
@@ -34,6 +35,7 @@ class SglangScheduler(SglangTurn):
     def __init__(self, config: SglangConfig, passes: PassColumns, publish_events: bool = False) -> None:
         super().__init__(config, passes, publish_events)
         self.fast_forward = config.fast_forward
+        self.prompt_passes: PromptPasses | None = None
         self.safe_prompt_tokens = self.safe_total_tokens = safe_length(config)
 
     def attach_tiers(self, tiers: Offload) -> None:

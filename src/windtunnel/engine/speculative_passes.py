@@ -58,6 +58,7 @@ class SpeculativePasses(VllmScheduler):
                 unhashed_first=self.behaviour.reuses_unhashed_first,
                 tree=LookaheadTree(config.block_size),
             )
+        self.prompt_passes = None
         self.waives_lookahead = True
         self.verified: dict[int, int] = {}
         self.apart: dict[int, SpeculativeRequest] = {}  # of `running`, those that no group takes care of

@@ -14,6 +14,7 @@ from windtunnel.config.schema import VllmConfig
 from windtunnel.engine.observer import BatchRow, PassObserver
 from windtunnel.engine.request import EngineRequest
 from windtunnel.engine.vllm_admission import VllmAdmission, urgency
+from windtunnel.engine.vllm_prompt_passes import VllmPromptPasses
 from windtunnel.engine.vllm_submission import refusal, safe_lengths
 from windtunnel.record.columns import PassColumns
 from windtunnel.timing.base import PassShape
@@ -31,6 +32,7 @@ class VllmScheduler(VllmAdmission):
         finished: requests that ended since the owner last took the list.
         first_tokens: likewise those whose first token was emitted, if the owner has put a list here.
         request_type: what `submit` takes.
+        prompt_passes: those that one prompt has for itself; None if there are none to be told apart.
         safe_prompt_tokens, safe_total_tokens: a request whose prompt, and prompt and output together, are no longer
             is neither cut short nor refused.
     """
@@ -53,6 +55,7 @@ class VllmScheduler(VllmAdmission):
         self.safe_prompt_tokens, self.safe_total_tokens = safe_lengths(config)
         self._rows: list[EngineRequest] = []  # all requests of the pass in flight, when it goes request by request
         self._decoders: list[EngineRequest] = []  # ... and the members that the group had before
+        self.prompt_passes: VllmPromptPasses | None = VllmPromptPasses(self)
 
     # --- the front end
 
@@ -81,7 +84,7 @@ class VllmScheduler(VllmAdmission):
                 self.group.forget(request)
                 request.decoding = False
             else:
-                self._prefilling.remove(request)
+                self.prefilling.remove(request)
                 request.note_wait(now_ms)
             del self.running[request.admission]
             self.pool.release(request.table)
@@ -115,6 +118,13 @@ class VllmScheduler(VllmAdmission):
     @property
     def num_running(self) -> int:
         return len(self.running)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is left over from the passes before, and nobody looks at every pass."""
+        if self.is_async and (self.ending or self._starved or self._inbox):
+            return False
+        return self.observer is None and not self.decodes.ordered
 
     def settle(self, now_ms: float) -> list[EngineRequest]:
         """The simulation stops: bring all requests up to date and return them, running before waiting.
@@ -153,11 +163,10 @@ class VllmScheduler(VllmAdmission):
         decodes = group.size
         if (
             not decodes
-            or self._prefilling
-            or self.ending
-            or self._starved
-            or decodes > self.max_num_batched_tokens
+            or self.prefilling
             or (self.waiting and self.may_admit())
+            or (self.is_async and (self.ending or self._starved))
+            or decodes > self.max_num_batched_tokens
         ):
             return 0
         limit = group.finish_step - group.step if self.fast_forward else 1
@@ -236,7 +245,7 @@ class VllmScheduler(VllmAdmission):
         """Distinct tokens in the blocks that running requests hold."""
         bs = self.block_size
         unfilled = 0
-        for request in self._prefilling:
+        for request in self.prefilling:
             unfilled += request.table.owned * bs - request.computed
         if not self.decodes.suspended:
             unfilled += self.group.unfilled_tokens()
@@ -253,20 +262,21 @@ class VllmScheduler(VllmAdmission):
         group = self.group
         decodes = group.size
         budget = self.max_num_batched_tokens - decodes
-        prefilling = self._prefilling
-        if budget < 0 or (prefilling and prefilling[0].admission < group.last_admission) or self._starved:
+        prefilling = self.prefilling
+        if budget < 0 or (prefilling and prefilling[0].admission < group.last_admission):
             return None
-        if self.ending and not self.behaviour.knows_last_pass:
+        if self.is_async and (self._starved or (self.ending and not self.behaviour.knows_last_pass)):
             return None
         bs = self.block_size
         cap = self._chunk_cap() if self.threshold_tokens else 0
         need = group.ring[group.step % bs] if decodes else 0
-        chunks: list[int] = []
+        chunks: list[tuple[EngineRequest, int]] = []
         for request in prefilling:
             if budget <= 0:
                 break
             tokens = self._chunk(request, cap, budget)
-            chunks.append(tokens)
+            if tokens:
+                chunks.append((request, tokens))
             budget -= tokens
             lacks = -(-(request.computed + tokens) // bs) - request.table.owned
             if lacks > 0:
@@ -278,13 +288,12 @@ class VllmScheduler(VllmAdmission):
         shape = PassShape(decodes, group.context_tokens)
         if decodes:
             self.decodes.advance_one()
-        for request, tokens in zip(prefilling, chunks, strict=False):
-            if tokens:
-                self._compute(request, tokens, shape)
-        if self.waiting and budget > 0:
+        for request, tokens in chunks:
+            self._compute(request, tokens, shape)
+        if budget > 0 and self.waiting:
             self._admit(budget, cap, now_ms, shape)
-        if self._passed_over:
-            self._put_back()
+            if self._passed_over:
+                self._put_back()
         if observer is not None:
             chunk_rows = zip(self._chunks, shape.chunk_starts, shape.chunk_tokens, strict=True)
             observer.on_scheduled(rows + list(chunk_rows))
@@ -337,7 +346,7 @@ class VllmScheduler(VllmAdmission):
             if request.decoding or request in self.ending:
                 shape.add_decode(start + tokens)
             else:
-                self._add_chunk(request, start, tokens, shape)
+                self._add_chunk(request, tokens, shape)
         if not preempted:
             before = len(self._chunks)
             self._admit(budget, cap, now_ms, shape)
@@ -412,7 +421,7 @@ class VllmScheduler(VllmAdmission):
         if victim.decoding:
             victim.decoding = False
         elif victim not in self.ending:
-            self._prefilling.remove(victim)
+            self.prefilling.remove(victim)
         victim.computed = 0
         del self.running[victim.admission]
         if self.by_priority:
@@ -443,7 +452,7 @@ class VllmScheduler(VllmAdmission):
             self.offload.note_chunk(request)
         if request.computed < request.prompt_tokens + request.output_tokens:
             return
-        self._prefilling.remove(request)
+        self.prefilling.remove(request)
         if request.max_output_tokens == 0:
             self._complete(request)
             return

@@ -35,7 +35,8 @@ class VllmAdmission:
 
     Attributes:
         waiting: requests to admit, in order; a preempted one is put in front.
-        running: the batch, by admission number and so in the order of admission.
+        running: the batch, by admission number and so in the order of admission; prefilling: those of it that do not
+            decode, in that order.
         pool: the KV blocks.
         decodes: the requests of the batch that decode; group: what they have in common.
         offload: the KV tiers behind the pool, if there are any.
@@ -72,7 +73,7 @@ class VllmAdmission:
         self.is_async = config.async_scheduling
         self.decodes = VllmDecodes(self.pool, passes, ordered=self.pool.log_events, lag=int(self.is_async))
         self.group = self.decodes.group
-        self._prefilling: list[EngineRequest] = []  # those of `running` that do not decode, in that order
+        self.prefilling: list[EngineRequest] = []
         self._passed_over: list[EngineRequest] = []  # heads that exceed the budget, while others are admitted
         self._head_refused = False  # ... and nothing that could help has happened since
         self._admissions = 0
@@ -169,7 +170,7 @@ class VllmAdmission:
             self._admissions += 1
             request.admission = self._admissions
             running[request.admission] = request
-            self._prefilling.append(request)
+            self.prefilling.append(request)
             request.note_admission(now_ms, hit_tokens)
             if observer is not None:
                 observer.on_admission(request, hit_tokens)
@@ -232,24 +233,31 @@ class VllmAdmission:
         return -(-end // self.block_size) <= spare
 
     def _compute(self, request: EngineRequest, tokens: int, shape: PassShape) -> None:
-        """A chunk of a prompt and its blocks, which the free queue covers; full ones are hashed."""
+        """A chunk of a prompt is computed in a pass that starts now."""
+        self.cover(request, tokens)
+        self._add_chunk(request, tokens, shape)
+
+    def cover(self, request: EngineRequest, tokens: int) -> None:
+        """The blocks of a chunk, which the free queue covers; full ones are hashed."""
         table = request.table
-        start = request.computed
-        computed = start + tokens
-        request.computed = computed
-        covered = computed if computed < self.max_model_len else self.max_model_len
-        need = -(-covered // self.block_size) - table.owned
+        bs = self.block_size
+        request.computed = computed = request.computed + tokens
+        if computed > self.max_model_len:
+            computed = self.max_model_len
+        need = -(-computed // bs) - table.owned
         if need > 0:
             self.pool.take(need)
             table.owned += need
-        full = covered // self.block_size
-        if self.caching and full > table.hashed:
+        full = computed // bs
+        if full > table.hashed and self.caching:
             if table.content.sources:
                 self.decodes.catch_up_sources(table.content)
             self.pool.store(table, full)
-        self._add_chunk(request, start, tokens, shape)
 
-    def _add_chunk(self, request: EngineRequest, start: int, tokens: int, shape: PassShape) -> None:
-        sampled = start + tokens >= request.prompt_tokens + request.output_tokens and request.max_output_tokens > 0
-        shape.add_chunk(start, tokens, request.prompt_tokens, sampled)
+    def _add_chunk(self, request: EngineRequest, tokens: int, shape: PassShape) -> None:
+        """A chunk of so many tokens, which count as computed."""
         self._chunks.append(request)
+        end = request.computed
+        prompt_tokens = request.prompt_tokens
+        is_last = end >= prompt_tokens + request.output_tokens
+        shape.add_chunk(end - tokens, tokens, prompt_tokens, is_last and request.max_output_tokens > 0)

@@ -19,25 +19,22 @@ class ClosedLoop:
 
     Attributes:
         places: how many.
-        by: what takes one.
+        by: what takes one; by_request: whether that is a request.
         next_session: the session that begins next; `end_session` if none is left.
         free: places that nothing has taken.
         waiting: a heap of turns that are due and find no place; by request only.
     """
 
-    __slots__ = ("by", "end_session", "free", "next_session", "places", "waiting")
+    __slots__ = ("by", "by_request", "end_session", "free", "next_session", "places", "waiting")
 
     def __init__(self, places: int, first_session: int, end_session: int, by: ConcurrencyBy = "session") -> None:
         self.places = places
         self.by = by
+        self.by_request = by == "request"
         self.next_session = first_session
         self.end_session = end_session
         self.free = places
         self.waiting: list[ReadyTurn] = []
-
-    @property
-    def by_request(self) -> bool:
-        return self.by == "request"
 
     def copy(self) -> ClosedLoop:
         """The same loop before anything has begun."""

@@ -275,10 +275,13 @@ class Workload:
         """The prompt, then the `output_tokens` tokens that the request will generate."""
         first = self._runs_end[request - 1] if request else 0
         end = self._runs_end[request]
-        origins = self._run_origin[first:end].tolist()
-        deltas = self._run_delta[first:end].tolist()
-        ends = self._run_end[first:end].tolist()
         length = self.input_tokens[request]
+        if end == first + 1:  # slices of arrays take longer
+            origins, deltas, ends = [self._run_origin[first]], [self._run_delta[first]], [self._run_end[first]]
+        else:
+            origins = self._run_origin[first:end].tolist()
+            deltas = self._run_delta[first:end].tolist()
+            ends = self._run_end[first:end].tolist()
         sources = NO_SOURCES
         if self._quotes:
             if self._generated or self.planned is not None:
