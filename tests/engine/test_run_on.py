@@ -52,3 +52,23 @@ def test_nothing_is_committed_while_someone_leaves() -> None:
     engine.cancel(next(iter(engine.scheduler.running.values())), 0.5)  # type: ignore[attr-defined]
     assert engine.run_on(100.0) == 1.0
     assert not engine.passes.end_ms
+
+
+def test_passes_that_one_prompt_fills_are_those_it_would_have_one_by_one() -> None:
+    """A prompt of 63 tokens, nine a pass beside one decode, which ends first."""
+    together, singly = engine_with(prompt_tokens=8, output_tokens=6), engine_with(prompt_tokens=8, output_tokens=6)
+    requests = []
+    for engine in (together, singly):
+        request = EngineRequest(1, Content.of([(2, 0, 63)], (-2, 0, 2)), 63, 2, 0.5)
+        engine.submit(request, 0.5)
+        requests.append(request)
+    assert together.run_on(9.5) == 6.0  # the decode ends
+    for end_ms in (1.0, 2.0, 3.0, 4.0, 5.0):
+        assert singly.end() == []
+        assert singly.begin(end_ms) == end_ms + 1.0
+    ended, expected = together.end(), singly.end()
+    assert [request.last_pass for request in ended] == [request.last_pass for request in expected] == [5]
+    assert requests[0].computed == requests[1].computed == 5 * 9
+    assert requests[0].prefill_ms == requests[1].prefill_ms == 5.0
+    assert together.free_blocks(6.0) == singly.free_blocks(6.0) == 100 - 12
+    assert together.passes.end_ms == singly.passes.end_ms
