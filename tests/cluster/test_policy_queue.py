@@ -8,8 +8,8 @@ import pytest
 
 from windtunnel import RoutedRequest
 from windtunnel.cluster.router.base import RefusalError
-from windtunnel.cluster.router.policy_classes import PolicyClasses, PolicyFile, read_policy_file, single_class
 from windtunnel.cluster.router.policy_queue import PolicyQueue, QueuedRequest
+from windtunnel.config.policy_classes import PolicyClasses, PolicyFile, read_policy_file, single_class
 from windtunnel.errors import InputError
 from windtunnel.workload.content import Content
 from windtunnel.workload.urgency import Urgency

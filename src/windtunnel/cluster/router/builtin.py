@@ -10,13 +10,13 @@ from windtunnel.cluster.router.base import Router
 from windtunnel.cluster.router.cache_view import CacheView
 from windtunnel.cluster.router.kv import KvRouter, KvWeights
 from windtunnel.cluster.router.least_loaded import LeastLoadedRouter
-from windtunnel.cluster.router.policy_classes import PolicyClasses, read_policy_file, single_class
 from windtunnel.cluster.router.power_of_two import PowerOfTwoRouter
 from windtunnel.cluster.router.prefix_hash import PrefixHashRouter
 from windtunnel.cluster.router.round_robin import RoundRobinRouter
 from windtunnel.cluster.router.session_affinity import SessionAffinityRouter
 from windtunnel.cluster.router.uniform import RandomRouter
 from windtunnel.cluster.router.weighted import WeightedRouter
+from windtunnel.config.policy_classes import PolicyClasses, read_policy_file, single_class
 from windtunnel.config.router import RouterConfig
 from windtunnel.config.schema import Config, VllmConfig
 from windtunnel.timing.base import PassShape, TimingModel

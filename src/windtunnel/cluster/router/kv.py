@@ -23,10 +23,10 @@ import numpy.typing as npt
 from windtunnel.cluster.router.base import QUEUED, RoutedRequest, TrackingRouter, WorkerView
 from windtunnel.cluster.router.block_index import Numbers
 from windtunnel.cluster.router.cache_view import CacheView
-from windtunnel.cluster.router.policy_classes import PolicyClass, PolicyClasses
 from windtunnel.cluster.router.policy_queue import PolicyQueue, QueuedRequest
 from windtunnel.cluster.router.prefill_load import UNKNOWN, PrefillLoad
 from windtunnel.cluster.router.selection import choose
+from windtunnel.config.policy_classes import PolicyClass, PolicyClasses
 from windtunnel.engine.kv.events import CacheEvent
 
 Costs = npt.NDArray[np.float64]

@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 
 from windtunnel.cluster.router.base import RefusalError, RoutedRequest
 from windtunnel.cluster.router.block_index import Numbers
-from windtunnel.cluster.router.policy_classes import PolicyClass, PolicyClasses
+from windtunnel.config.policy_classes import PolicyClass, PolicyClasses
 
 
 class QueuedRequest:
