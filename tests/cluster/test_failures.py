@@ -10,6 +10,7 @@ from hypothesis import given
 
 from strategies import FlatTiming, Scenario, Send, fuzz
 from topologies import Run, check, differences, failing_scenarios, run
+from windtunnel import Workload
 from windtunnel.cli import main
 from windtunnel.cluster.router.event_line import EventLine
 from windtunnel.config.faults import INFINITE, PlannedFault
@@ -111,6 +112,25 @@ def test_a_worker_comes_back_with_an_empty_cache() -> None:
     assert list(columns.queued_ms) == [4.5] * 4
     assert [(e.time_ms, e.event) for e in outcome.record.worker_events] == [(5.5, "crashed"), (10.0, "ready")]
     assert outcome.record.worker_ms == 20.0  # it is paid for meanwhile
+
+
+class LastIsUrgent(Scenario):
+    def workload(self) -> Workload:
+        workload = super().workload()
+        workload.priorities = {3: 1}
+        return workload
+
+
+@pytest.mark.parametrize("at_ms", [0.0, 0.5])  # before anyone has arrived; when all have been sent to the worker
+def test_who_is_urgent_is_so_after_a_wait_for_a_worker_too(at_ms: float) -> None:
+    scenario = LastIsUrgent(
+        SENDS,
+        {**ENGINE, "max_num_seqs": 1, "scheduling_policy": "priority"},
+        timing=FlatTiming(1.0),
+        topology={"cluster": {"failures": {"faults": "unused", "on_crash": "retry"}}},
+    )
+    columns = run(scenario, faults=[crash(at_ms, for_ms=2.0)]).record.requests
+    assert list(columns.terminal_ms) == [at_ms + 22.0, at_ms + 32.0, at_ms + 42.0, at_ms + 12.0]
 
 
 def test_requests_fail_if_that_is_the_policy() -> None:

@@ -13,7 +13,7 @@ from oracle.block_by_block import BlockByBlockPool
 from oracle.expand_spans import cached_copies, queued_hashes
 from strategies import fuzz
 from windtunnel.engine.kv.block_pool import BlockPool, BlockTable
-from windtunnel.engine.kv.prefix_tree import Match, Span
+from windtunnel.engine.kv.prefix_tree import NOTHING_CACHED, Span
 from windtunnel.workload.content import Content, Run
 
 # --- facts, one at a time, with blocks of one token: content [(origin, 0, n)] is n blocks
@@ -289,7 +289,7 @@ def test_any_sequence_of_operations_does_the_same_to_single_blocks(
 def test_an_empty_match_holds_nothing() -> None:
     pool = BlockPool(2, 1, True, False)
     table = BlockTable(prompt((1, 0, 2)))
-    pool.hold(table, Match())
+    pool.hold(table, NOTHING_CACHED)
     assert (table.owned, pool.free_blocks) == (0, 2)
 
 

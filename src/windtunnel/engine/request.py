@@ -135,6 +135,7 @@ class EngineRequest:
 
     def carry_over(self, lost: EngineRequest) -> None:
         """It is the same request anew, after an attempt that came to nothing: the time of that is accounted for."""
+        self.priority = lost.priority
         self.marker_ms = lost.marker_ms
         self.queued_ms = lost.queued_ms
         self.preempted_ms = lost.preempted_ms + lost.prefill_ms + lost.stalled_ms + lost.decode_ms

@@ -14,7 +14,7 @@ from windtunnel.config.schema import VllmConfig
 from windtunnel.engine.acceptance import Acceptance
 from windtunnel.engine.kv.block_pool import BlockPool
 from windtunnel.engine.kv.lookahead_tree import LookaheadTree
-from windtunnel.engine.kv.prefix_tree import Match
+from windtunnel.engine.kv.prefix_tree import NOTHING_CACHED, Match
 from windtunnel.engine.request import EngineRequest
 from windtunnel.engine.speculative_request import Row, SpeculativeRequest
 from windtunnel.engine.vllm import VllmScheduler
@@ -298,7 +298,7 @@ class SpeculativePasses(VllmScheduler):
 
     def _hits(self, request: SpeculativeRequest) -> Match:
         if request.computed:  # only if the release does not restore victims
-            return Match()
+            return NOTHING_CACHED
         content = request.table.content
         if content.sources:
             self._hash_sources(content)

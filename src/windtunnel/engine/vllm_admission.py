@@ -15,7 +15,7 @@ from windtunnel.config.schema import VllmConfig
 from windtunnel.engine.behaviour import BEHAVIOURS
 from windtunnel.engine.kv.block_pool import BlockPool
 from windtunnel.engine.kv.offload import Offload
-from windtunnel.engine.kv.prefix_tree import Match
+from windtunnel.engine.kv.prefix_tree import NOTHING_CACHED, Match
 from windtunnel.engine.observer import PassObserver
 from windtunnel.engine.request import EngineRequest
 from windtunnel.engine.vllm_decodes import VllmDecodes
@@ -210,7 +210,7 @@ class VllmAdmission:
         match = self.pool.match(content, (total - 1) // self.block_size)  # at least one token is computed
         tokens = total - match.blocks * self.block_size
         if request.computed:  # only if the release does not restore victims: it looks for no hits then
-            match = Match()
+            match = NOTHING_CACHED
             tokens = total - request.computed
         if 0 < cap < tokens:
             tokens = cap

@@ -10,7 +10,7 @@ before 0.33 freed blocks without a hash queue up like the others: spans of nodes
 from __future__ import annotations
 
 from windtunnel.engine.kv.events import CacheEvent
-from windtunnel.engine.kv.prefix_tree import Match, Node, PrefixTree, Span
+from windtunnel.engine.kv.prefix_tree import NOTHING_CACHED, Match, Node, PrefixTree, Span
 from windtunnel.workload.content import Content
 
 
@@ -75,7 +75,7 @@ class BlockPool:
     def match(self, content: Content, limit_blocks: int) -> Match:
         """The cached prefix of `content`, at most `limit_blocks` blocks. Changes nothing."""
         if not self.caching:
-            return Match()
+            return NOTHING_CACHED
         return self.tree.match(content, limit_blocks)
 
     def hold(self, table: BlockTable, match: Match) -> None:

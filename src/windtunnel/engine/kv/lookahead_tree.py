@@ -7,7 +7,7 @@ as in `PrefixTree`.
 
 from __future__ import annotations
 
-from windtunnel.engine.kv.prefix_tree import Match, Node, PrefixTree
+from windtunnel.engine.kv.prefix_tree import NOTHING_CACHED, Match, Node, PrefixTree
 from windtunnel.workload.content import Content, agree_until
 
 
@@ -19,26 +19,27 @@ class LookaheadTree(PrefixTree):
         self.key_tokens = block_size + 1
 
     def match(self, content: Content, limit_blocks: int) -> Match:
-        result = Match()
+        path: list[Node] = []
         bs = self.block_size
         node = self.root
         depth = 0
+        count = 0
+        idle_blocks = 0
         while depth < limit_blocks:
             child = node.children.get(content.key(depth * bs, bs + 1))
             if child is None:
                 break
             end = min(depth + child.size, limit_blocks)
             end = (agree_until(content, child.content, depth * bs, end * bs + 1) - 1) // bs
-            result.path.append(child)
-            result.partial = end - depth
+            count = end - depth
+            path.append(child)
             if child.copies[0].ref == 0:
-                result.idle_blocks += end - depth
+                idle_blocks += count
             depth = end
-            if result.partial < child.size:
+            if count < child.size:
                 break
             node = child
-        result.blocks = depth
-        return result
+        return Match(path, depth, count, idle_blocks) if path else NOTHING_CACHED
 
     def child_for(self, node: Node, content: Content, first: int, end: int) -> Node:
         bs = self.block_size

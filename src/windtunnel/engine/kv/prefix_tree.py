@@ -63,11 +63,14 @@ class Match:
 
     __slots__ = ("blocks", "idle_blocks", "partial", "path")
 
-    def __init__(self) -> None:
-        self.path: list[Node] = []
-        self.blocks = 0
-        self.partial = 0
-        self.idle_blocks = 0
+    def __init__(self, path: list[Node], blocks: int, partial: int, idle_blocks: int) -> None:
+        self.path = path
+        self.blocks = blocks
+        self.partial = partial
+        self.idle_blocks = idle_blocks
+
+
+NOTHING_CACHED = Match([], 0, 0, 0)
 
 
 class PrefixTree:
@@ -86,11 +89,12 @@ class PrefixTree:
 
     def match(self, content: Content, limit_blocks: int) -> Match:
         """The longest cached prefix of at most `limit_blocks` blocks; changes nothing."""
-        result = Match()
-        path = result.path
+        path: list[Node] = []
         bs = self.block_size
         node = self.root
         depth = 0
+        count = 0
+        idle_blocks = 0
         while depth < limit_blocks:
             child = node.children.get(content.key(depth * bs, bs))
             if child is None:
@@ -102,15 +106,13 @@ class PrefixTree:
                 end = agree_until(content, child.content, depth * bs, end * bs) // bs
             count = end - depth
             path.append(child)
-            result.partial = count
             if child.copies[0].ref == 0:
-                result.idle_blocks += count
+                idle_blocks += count
             depth = end
             if count < child.size:
                 break
             node = child
-        result.blocks = depth
-        return result
+        return Match(path, depth, count, idle_blocks) if path else NOTHING_CACHED
 
     def child_for(self, node: Node, content: Content, first: int, end: int) -> Node:
         """The child of `node` that covers blocks from `first` on and agrees with `content` throughout.
