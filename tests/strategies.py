@@ -203,8 +203,9 @@ def run(
     observer: Callable[[], Any] | None = None,
     publish_events: bool = False,
     router: Router | None = None,
+    stop_after: int = MAX_POLLS,
 ) -> Outcome:
-    """Simulate a scenario through the public entry point; a hang is a failure.
+    """Simulate a scenario through the public entry point; a hang is a failure. Stopped after so many polls.
 
     An `observer` is made for each scheduler, which it finds as its `scheduler`.
     """
@@ -230,7 +231,7 @@ def run(
         nonlocal polls
         polls += 1
         assert polls < MAX_POLLS, "the simulation goes on and on"
-        return False
+        return polls >= stop_after
 
     message = ""
     with (

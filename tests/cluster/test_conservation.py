@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 from hypothesis import given
+from hypothesis import strategies as st
 
 from pass_ledger import PassLedger, TimeSpent, admission_ms, spent_by_definition, token_times_ms
 from strategies import Outcome, Scenario, Send, fuzz, run, scenarios
+from windtunnel.cluster import simulation
 from windtunnel.engine.kv.block_pool import BlockPool
 from windtunnel.engine.kv.prefix_tree import Node, Span
 from windtunnel.record.columns import Status
@@ -182,6 +186,27 @@ def test_the_time_of_a_request_adds_up(scenario: Scenario) -> None:
             assert abs(sum(parts) - e2e_ms) <= rounding_ms(e2e_ms)
         elif columns.status[number] in (Status.REJECTED, Status.NOT_ARRIVED):
             assert sum(parts) == 0.0
+
+
+@given(scenarios(), st.integers(1, 40))
+@fuzz(150)
+def test_whenever_it_is_interrupted_no_time_is_lost_or_negative(scenario: Scenario, instants: int) -> None:
+    with mock.patch.object(simulation, "INSTANTS_PER_POLL", 1):
+        outcome = run(scenario, stop_after=instants)
+    record = outcome.record
+    columns = record.requests
+    for passes in record.passes:
+        assert list(passes.end_ms) == sorted(passes.end_ms)
+        assert not passes.end_ms or passes.end_ms[-1] <= record.end_ms
+    for number in range(len(scenario.sends)):
+        parts = [getattr(columns, name)[number] for name in TIME_PARTS]
+        assert min(parts) >= 0.0
+        if columns.status[number] in ENDED:
+            e2e_ms = columns.terminal_ms[number] - columns.arrival_ms[number]
+            assert abs(sum(parts) - e2e_ms) <= rounding_ms(e2e_ms)
+        if columns.status[number] == Status.UNFINISHED and record.interrupted == "interrupt":
+            assert sum(parts) <= record.end_ms - columns.arrival_ms[number] + rounding_ms(record.end_ms)
+            assert columns.worker[number] >= 0
 
 
 @given(scenarios())
