@@ -21,22 +21,24 @@ class PrefillBudget:
         chunks: taken so far, in order; shape: the same for the timing model.
         wanted_tokens: free KV that they want; needed_tokens: that they need.
         unfinished: the request whose prompt does not end with this batch.
+        num_admitted: requests among them that waited.
         lacks_kv: whether KV has run out, and not just the tokens of the batch.
     """
 
     __slots__ = (
         "_cache",
         "_charged",
-        "_chunk_left",
         "_completions",
-        "_input_left",
+        "_floor",
+        "_left",
         "_page",
         "_reserved",
         "_running",
-        "_splits_prompts",
+        "_takes_whole",
         "chunks",
         "lacks_kv",
         "needed_tokens",
+        "num_admitted",
         "shape",
         "unfinished",
         "wanted_tokens",
@@ -53,12 +55,13 @@ class PrefillBudget:
         self.wanted_tokens = 0
         self.needed_tokens = 0
         self.unfinished: SglangRequest | None = None
+        self.num_admitted = 0
         self.lacks_kv = False
         self._cache = cache
         self._page = cache.page_size
-        self._input_left = input_tokens
-        self._chunk_left = chunk_tokens
-        self._splits_prompts = chunk_tokens != UNLIMITED_TOKENS
+        self._left = chunk_tokens  # of a chunk; and of all input, how far that is above the floor
+        self._floor = chunk_tokens - input_tokens if chunk_tokens > input_tokens else 0
+        self._takes_whole = chunk_tokens == UNLIMITED_TOKENS
         self._reserved = running.reserved_tokens()
         self._charged = self._reserved  # against the KV there is: output to come, and what is taken
         self._running = running
@@ -67,8 +70,7 @@ class PrefillBudget:
     def charge_decodes(self, decodes: int) -> None:
         """So many decodes will ride in the batch, each at the price of one token."""
         self._charged += decodes
-        self._input_left -= decodes
-        self._chunk_left -= decodes
+        self._left -= decodes
 
     def goes_on(self) -> bool:
         """Whether another request may be tried. Who lacks both KV and tokens, lacks KV."""
@@ -76,14 +78,14 @@ class PrefillBudget:
         if cache.free_tokens + cache.evictable_tokens <= self._charged:
             self.lacks_kv = True
             return False
-        return self._input_left > 0 and self._chunk_left > 0
+        return self._left > self._floor
 
     def continue_prompt(self, request: SglangRequest) -> None:
         """The next chunk of the request whose prompt is under way. It is never refused."""
         cache = self._cache
         room = int(cache.free_tokens + cache.evictable_tokens - self._charged)
-        if room > self._chunk_left or room <= 0:
-            room = self._chunk_left
+        if room > self._left or room <= 0:
+            room = self._left
         want = request.prompt_tokens + request.output_tokens - request.prefix
         if want > room:
             self.unfinished = request
@@ -112,13 +114,13 @@ class PrefillBudget:
             self.lacks_kv = True
             return False
         padded = -(-want // page) * page
-        if padded > self._chunk_left:
-            end = request.prefix + self._chunk_left // page * page
+        if padded > self._left:
+            end = request.prefix + self._left // page * page
             want = end // page * page - request.prefix
             if want <= 0:
                 return False
             self.unfinished = request
-        elif self.chunks and padded >= self._input_left and not self._splits_prompts:
+        elif self._takes_whole and self.chunks and padded >= self._left - self._floor:
             return False
         cache.hold(request.lease, node)
         self._take(request, want)
@@ -137,7 +139,13 @@ class PrefillBudget:
         page = self._page
         start = request.prefix
         end = request.chunk_end = start + tokens
-        self.chunks.append(Chunk(request, start, end))
+        chunk = Chunk(request, start, end)
+        self.chunks.append(chunk)
+        request.computed = end  # the slots are its own now
+        if chunk.admits:
+            request.has_row = True
+            request.retracted = False
+            self.num_admitted += 1
         output = request.max_output_tokens  # all of it, also when some has been generated
         is_last = request is not self.unfinished
         self.shape.add_chunk(start, tokens, request.prompt_tokens, is_last and output > 0)
@@ -148,8 +156,7 @@ class PrefillBudget:
             self.wanted_tokens += tokens + page  # a page more than it may need
             self.needed_tokens += (-start // page - -end // page) * page
             tokens = -(-tokens // page) * page
-        self._input_left -= tokens
-        self._chunk_left -= tokens
+        self._left -= tokens
         self._charged += tokens + page
         if is_last:
             self._charged += output if output < OUTPUT_CLIP else OUTPUT_CLIP
@@ -168,10 +175,10 @@ class PrefillBudget:
         if lacks_kv or not self._all_complete(request, round(free - self._charged + outputs) - needed):
             self.lacks_kv = True
             return False
-        if want > self._chunk_left:
-            if self._chunk_left <= 0:
+        if want > self._left:
+            if self._left <= 0:
                 return False
-            want = self._chunk_left
+            want = self._left
             self.unfinished = request
         self._take(request, want)
         return self.goes_on()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from windtunnel.engine.kv.radix import RadixCache
 from windtunnel.engine.running_batch import RunningBatch
-from windtunnel.engine.sglang_request import Batch, Chunk, SglangRequest
+from windtunnel.engine.sglang_request import Batch, SglangRequest
 from windtunnel.record.columns import PassColumns
 
 
@@ -28,16 +28,6 @@ class SglangLedger:
         self._pool = pool
         self._running = running
         self._passes = passes
-
-    def seat(self, chunks: list[Chunk]) -> None:
-        """Requests that were waiting get their rows; the KV slots of all chunks are theirs now."""
-        for chunk in chunks:
-            request = chunk.request
-            if chunk.admits:
-                request.has_row = True
-                request.retracted = False
-                self.free_rows -= 1
-            request.computed = chunk.end
 
     def note_admissions(self, batch: Batch) -> None:
         """A batch starts to run."""

@@ -123,7 +123,7 @@ class SglangPrefill:
                 return None
         pool.take(budget.needed_tokens)
         self._chunked = budget.unfinished
-        self.ledger.seat(chunks)
+        self.ledger.free_rows -= budget.num_admitted
         self._shape = budget.shape
         batch = Batch(self._next_pass(), now_ms, chunks, budget.unfinished)
         if self.mixed and num_running:
@@ -170,7 +170,7 @@ class SglangPrefill:
         assert chunked is not None
         self._chunked = None
         self.running.full = False
-        start = chunked.prefix
+        start = chunked.computed = chunked.prefix
         self.ledger.give_up(chunked)
         self._fail(
             chunked,
