@@ -22,10 +22,7 @@ def run_any(scenario: Scenario, *, fast_forward: bool = True) -> Outcome:
 
 def with_tiers(scenario: Scenario, offload: dict[str, object] | None) -> Scenario:
     """The same deployment with a prefix cache and these tiers behind it."""
-    engine = {**scenario.engine, "enable_prefix_caching": True, "offload": offload}
-    if "kind" not in engine:
-        engine |= {"async_scheduling": False, "scheduling_policy": "fcfs"}
-    return replace(scenario, engine=engine)
+    return replace(scenario, engine={**scenario.engine, "enable_prefix_caching": True, "offload": offload})
 
 
 def _spread(entropy: bytes) -> Dice:
@@ -76,7 +73,11 @@ def pressed(draw: st.DrawFn) -> Scenario:
         elif sends and own.pick(True, False):
             quoted = own.number(0, number - 1)
             runs = (*sends[quoted].runs, (output_origin(quoted), 0, sends[quoted].output_tokens), (100 + number, 0, 2))
-        sends.append(Send(runs[:4], own.pick(2, 1, 6, 0, 14), after, number * gap_ms + own.pick(0.0, 0.0, 0.5)))
+        sends.append(
+            Send(
+                runs[:4], own.pick(2, 1, 6, 0, 14), after, number * gap_ms + own.pick(0.0, 0.0, 0.5), own.pick(0, 1, -1)
+            )
+        )
     sequence = max(send.prompt_tokens + send.output_tokens for send in sends)
     blocks = -(-(sequence + (0 if is_vllm else block_size + 7)) // block_size) + dice.pick(0, 1, 2, 5)
     engine: dict[str, object] = {"num_gpu_blocks": blocks}
@@ -86,6 +87,8 @@ def pressed(draw: st.DrawFn) -> Scenario:
             "max_num_seqs": dice.number(1, 6),
             "max_num_batched_tokens": dice.pick(64, 8, 3, 20),
             "scheduler_reserve_full_isl": dice.pick(True, False),
+            "async_scheduling": dice.pick(False, True),
+            "scheduling_policy": dice.pick("fcfs", "priority"),
         }
     else:
         engine |= {

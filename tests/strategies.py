@@ -115,6 +115,7 @@ class Send:
     output_tokens: int
     after: int | None = None
     time_ms: float = NAN
+    priority: int = 0
 
     @property
     def prompt_tokens(self) -> int:
@@ -147,14 +148,10 @@ class Scenario:
         workload = Workload("scenario")
         for send in self.sends:
             session = None if send.after is None else workload.session[send.after]
-            workload.add(send.runs, send.output_tokens, session=session, time_ms=send.time_ms)
+            number = workload.add(send.runs, send.output_tokens, session=session, time_ms=send.time_ms)
+            if send.priority:
+                workload.priorities[number] = send.priority
         return workload
-
-    def _engine(self) -> dict[str, object]:
-        """The engine, without what is not modelled beside KV tiers."""
-        if "offload" in self.engine:
-            return {name: value for name, value in self.engine.items() if name != "async_scheduling"}
-        return dict(self.engine)
 
     def config(self, *, fast_forward: bool = True) -> Config:
         cluster: dict[str, object] = {
@@ -163,7 +160,7 @@ class Scenario:
         if "prefill_workers" not in self.topology.get("cluster", {}):
             cluster["workers"] = self.workers
         data: dict[str, Any] = {
-            "engine": {**self._engine(), "fast_forward": fast_forward},
+            "engine": {**self.engine, "fast_forward": fast_forward},
             "cluster": cluster,
             "workload": {"concurrency": self.concurrency, "cancel_after_ms": self.cancel_after_ms},
             "timing": {"speedup": self.speedup, "decode_speedup": self.decode_speedup},
@@ -339,7 +336,8 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         own = Dice(entropy)
         place = own.number(0, len(tails)) - 1 if own.pick(False, True) else -1
         after = tails[place] if place >= 0 else None
-        sends.append(Send(_prompt(own, sends, after, longest), own.number(0, longest_output), after, own.pick(*spread)))
+        prompt = _prompt(own, sends, after, longest)
+        sends.append(Send(prompt, own.number(0, longest_output), after, own.pick(*spread), own.pick(0, 0, 1, -1, 2)))
         if after is None:
             tails.append(number)
         else:
@@ -366,6 +364,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         "watermark": dice.pick(0.0, 0.0, 0.1, 0.4, 0.9),
         "scheduler_reserve_full_isl": dice.pick(True, False),
         "async_scheduling": dice.pick(False, True),
+        "scheduling_policy": dice.pick("fcfs", "fcfs", "priority"),
     }
     router = dice.pick("round-robin", "random", "least-loaded")
     timing = _timing(dice)

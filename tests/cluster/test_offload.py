@@ -122,6 +122,40 @@ def test_who_waits_for_kv_is_overtaken(engine: str) -> None:
     assert (requests.first_token_ms[3], requests.first_token_ms[2]) == (211.0, 410.0)
 
 
+@pytest.mark.parametrize(("is_async", "first_token_ms"), [(False, 220.0), (True, 240.0)])
+def test_asynchronous_engines_ask_for_kv_a_pass_later_and_see_it_a_pass_later(
+    is_async: bool, first_token_ms: float
+) -> None:
+    """While another decodes. Asked for at 200 ms, there at 202, computed from 210; or else at 210, 212 and 230."""
+    engine = {"block_size": 4, "num_gpu_blocks": 8, "async_scheduling": is_async}
+    sends = (
+        Send(FIRST, 1),
+        Send(((2, 0, 4),), 16, None, 100.0),
+        Send(((1, 0, 25),), 1, None, 100.0),
+        Send(FIRST, 1, None, 195.0),
+    )
+    offload = {"kv_bytes_per_token": 1000, "host": tier(100)}
+    outcome = run_any(with_tiers(Scenario(sends, engine, timing=FlatTiming(10.0)), offload))
+    requests = outcome.record.requests
+    assert (requests.transfer_ms[3], requests.hit_tokens[3]) == (2.0, 8)
+    assert requests.first_token_ms[3] == first_token_ms
+
+
+def test_the_most_urgent_goes_first_among_those_whose_kv_has_come_back() -> None:
+    """Both wait for KV at once, which both get; then a batch of one takes the more urgent."""
+    engine = {"block_size": 4, "num_gpu_blocks": 8, "max_num_seqs": 1, "scheduling_policy": "priority"}
+    prompts = FIRST, ((3, 0, 9),)
+    sends = (
+        *(Send(prompt, 1) for prompt in prompts),
+        Send(((1, 0, 32),), 1, None, 100.0),
+        *(Send(prompt, 1, None, 200.0, priority) for prompt, priority in zip(prompts, (0, 1), strict=True)),
+    )
+    offload = {"kv_bytes_per_token": 1000, "host": tier(100)}
+    requests = run_any(with_tiers(Scenario(sends, engine, timing=FlatTiming(10.0)), offload)).record.requests
+    assert [requests.hit_tokens[number] for number in (3, 4)] == [8, 8]
+    assert requests.first_token_ms[4] < requests.first_token_ms[3]
+
+
 @given(deployments())
 @fuzz(250)
 def test_runs_give_the_record_of_single_passes(scenario: Scenario) -> None:

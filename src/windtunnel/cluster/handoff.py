@@ -357,6 +357,7 @@ class Handoffs:
         )
         if handoff.lost is not None:
             request.carry_over(handoff.lost)
+        request.priority = self._workload.priorities.get(routed.number, 0)
         handoff.source = request
         self._cluster.live[routed.number] = request
         return request
@@ -430,6 +431,7 @@ class Handoffs:
         handoff.target = request_type(
             routed.number, routed.content, routed.input_tokens, handoff.output_tokens, handoff.arrival_ms
         )
+        handoff.target.priority = self._workload.priorities.get(routed.number, 0)
         worker.num_requests += 1
         dock = self._dock(worker)
         dock.pending.append(handoff)

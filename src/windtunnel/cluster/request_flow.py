@@ -167,6 +167,7 @@ class RequestFlow:
             self.handoffs.start(routed, engine_output, lost.arrival_ms, now_ms, lost)
             return
         request = pool.front.request_type(number, content, prompt_tokens, engine_output, lost.arrival_ms)
+        request.priority = workload.priorities.get(number, 0)
         request.carry_over(lost)
         self.live[number] = request
         waiting = ParkedRequest(self, pool, routed, request)

@@ -68,10 +68,6 @@ class VllmConfig(Section):
             raise RuleError("{offload} has no effect without {enable_prefix_caching}: it restores cached prefixes")
         if self.speculation is not None:
             self._check_speculation(self.speculation)
-        if self.offload is not None and self.async_scheduling:
-            raise RuleError("{offload} is modelled for synchronous scheduling only: leave out {async_scheduling}")
-        if self.offload is not None and self.scheduling_policy == "priority":
-            raise RuleError("{offload} is not modelled with {scheduling_policy} priority")
         if self.long_prefill_token_threshold_adaptive and not self.long_prefill_token_threshold:
             raise RuleError("{long_prefill_token_threshold_adaptive} needs {long_prefill_token_threshold} above 0")
         if self.behaviour != "0.33":

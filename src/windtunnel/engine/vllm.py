@@ -14,11 +14,14 @@ from windtunnel.config.schema import VllmConfig
 from windtunnel.engine.observer import BatchRow, PassObserver
 from windtunnel.engine.request import EngineRequest
 from windtunnel.engine.vllm_admission import VllmAdmission, urgency
+from windtunnel.engine.vllm_offload import VllmOffload
 from windtunnel.engine.vllm_prompt_passes import VllmPromptPasses
 from windtunnel.engine.vllm_submission import refusal, safe_lengths
 from windtunnel.record.columns import PassColumns
 from windtunnel.timing.base import PassShape
 from windtunnel.workload.content import Content
+
+HAS_LEFT = -1  # in the place of a number of tokens
 
 
 def _by_admission(request: EngineRequest) -> int:
@@ -52,6 +55,7 @@ class VllmScheduler(VllmAdmission):
         self._inbox: list[EngineRequest] = []  # asynchronous: arrived when the next pass had been scheduled already
         self._is_resting = True  # the last pass had no batch, so the next arrival finds a scheduler that waits
         self._starved: list[EngineRequest] = []  # decodes that the last pass left out: nothing of theirs is in flight
+        self._untold: list[tuple[EngineRequest, int]] = []  # asynchronous: what the tiers are yet to learn of passes
         self.safe_prompt_tokens, self.safe_total_tokens = safe_lengths(config)
         self._rows: list[EngineRequest] = []  # all requests of the pass in flight, when it goes request by request
         self._decoders: list[EngineRequest] = []  # ... and the members that the group had before
@@ -96,7 +100,7 @@ class VllmScheduler(VllmAdmission):
             self.waiting.remove(request)
             request.note_wait(now_ms)
         if self.offload is not None:
-            self.offload.note_end(request)
+            self._tell_tiers(self.offload, request, HAS_LEFT)
         self._head_refused = False
         del self.decodes.by_output[request.origin]
 
@@ -157,8 +161,11 @@ class VllmScheduler(VllmAdmission):
 
         They end at the first completion, and before a pass that the free blocks do not cover.
         """
-        if self.offload is not None and self.offload.tiers.landed:
-            self._return_from_tiers(self.offload)
+        offload = self.offload
+        if offload is not None and (offload.tiers.landed or self._untold):
+            if self.is_async:  # when one more pass has been decided
+                return 0
+            self._return_from_tiers(offload)
         group = self.group
         decodes = group.size
         if (
@@ -449,7 +456,7 @@ class VllmScheduler(VllmAdmission):
         end_ms = ends[-1]
         request.note_chunk(start_ms, end_ms)
         if self.offload is not None:
-            self.offload.note_chunk(request)
+            self._tell_tiers(self.offload, request, request.computed)
         if request.computed < request.prompt_tokens + request.output_tokens:
             return
         self.prefilling.remove(request)
@@ -489,7 +496,7 @@ class VllmScheduler(VllmAdmission):
     def _complete(self, request: EngineRequest) -> None:
         self.finished.append(request)
         if self.offload is not None:
-            self.offload.note_end(request)
+            self._tell_tiers(self.offload, request, HAS_LEFT)
         if self.is_async:
             self.ending.append(request)
         else:
@@ -519,7 +526,10 @@ class VllmScheduler(VllmAdmission):
     def _deliver(self) -> bool:
         """What came during a pass is seen from the one after the next on; whether there was anything."""
         inbox = self._inbox
-        if not inbox:
+        offload = self.offload
+        if offload is not None and offload.tiers.landed:
+            self._return_from_tiers(offload)
+        elif not inbox:
             return False
         self._inbox = []
         for request in inbox:
@@ -553,6 +563,25 @@ class VllmScheduler(VllmAdmission):
                 self._release(request)
         if ending:
             self.ending = []
+        if self.offload is not None:
+            untold = self._untold
+            self._untold = []
+            for request, tokens in untold:
+                self._tell(self.offload, request, tokens)
+
+    def _tell_tiers(self, offload: VllmOffload, request: EngineRequest, tokens: int) -> None:
+        """So many tokens of a request are computed, or it has left; asynchronous, that is known when the output of the
+        pass is processed."""
+        if self.is_async:
+            self._untold.append((request, tokens))
+        else:
+            self._tell(offload, request, tokens)
+
+    def _tell(self, offload: VllmOffload, request: EngineRequest, tokens: int) -> None:
+        if tokens == HAS_LEFT:
+            offload.note_end(request)
+        else:
+            offload.note_chunk(request, tokens)
 
     def _regroup(self) -> None:
         """After a pass that went request by request."""

@@ -2,8 +2,10 @@
 
 A request whose prefix is restored waits aside. The blocks it gets back, and those of its prefix that are in the pool
 already, are held meanwhile; once it has them they are cached and free, and the request returns to the front of the
-queue, where its admission hits them. So nobody who waits holds a block without an end in sight. What is restored, and
-for how long one waits, is decided in kv/offload.py.
+queue, where its admission hits them. So nobody who waits holds a block without an end in sight. Asynchronous, the tiers
+learn of a pass when its output is processed, that is when the next one has been decided; a restore starts with the pass
+that it was decided with, and who has been restored during a pass is seen by the one after the next. What is restored,
+and for how long one waits, is decided in kv/offload.py.
 """
 
 from __future__ import annotations
@@ -65,10 +67,11 @@ class VllmOffload:
                 returning.append(request)
         return returning
 
-    def note_chunk(self, request: EngineRequest) -> None:
-        """A pass that computed a chunk of a prompt has ended."""
+    def note_chunk(self, request: EngineRequest, tokens: int) -> None:
+        """A pass that computed a chunk of a prompt has ended; so many tokens are computed."""
         if not self.tiers.writes_back:
-            tokens = request.computed if request.computed < request.prompt_tokens else request.prompt_tokens
+            if tokens > request.prompt_tokens:
+                tokens = request.prompt_tokens
             self.tiers.note_prompt(request, request.table.content, tokens // self._pool.block_size)
         elif self._pool.evicted:
             self._write_back()
