@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 
 from sglang_strategies import run_sglang, sglang_deployments
 from strategies import Dice, Outcome, Scenario, Send, _timing, run, scenarios
+from windtunnel.engine.kv.haulage import Errand
 from windtunnel.workload.content import Run, output_origin
+
+
+class NobodysErrand(Errand):
+    """Fills blocks of a tier that a test looks after by itself."""
+
+    def arrive(self, now_ms: float) -> None:
+        raise AssertionError("it is on no link")
+
 
 TIME_PARTS = ("queued_ms", "prefill_ms", "stalled_ms", "preempted_ms", "transfer_ms", "decode_ms")
 

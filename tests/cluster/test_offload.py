@@ -213,7 +213,7 @@ def test_room_in_the_tiers_adds_up_and_nothing_stays_pinned(scenario: Scenario) 
     if outcome.complete:
         for offload in levels.offloads:
             assert not offload.parked
-            assert not [holder for level in levels.made for holder in level.holders.values() if is_live(holder)]
+            assert not [holder for level in levels.made for holder in level.holders if is_live(holder)]
 
 
 def is_live(holder: object) -> bool:

@@ -10,11 +10,15 @@ from math import inf
 from hypothesis import given
 from hypothesis import strategies as st
 
+from offload_strategies import NobodysErrand
 from strategies import fuzz
 from windtunnel.engine.kv.events import CacheEvent
+from windtunnel.engine.kv.haulage import Haulage
+from windtunnel.engine.kv.level import Level
 from windtunnel.engine.kv.link import Link
-from windtunnel.engine.kv.offload import Errand, Level, Offload, plan_restore
-from windtunnel.engine.kv.tier import BlockState, Filler, Tier
+from windtunnel.engine.kv.offload import Offload
+from windtunnel.engine.kv.restore_plan import plan_restore
+from windtunnel.engine.kv.tier import BlockState, Tier
 from windtunnel.engine.request import EngineRequest
 from windtunnel.workload.content import Content
 
@@ -25,26 +29,17 @@ X = Content.of([(9, 0, 40)])
 
 
 class Road:
-    """Traffic without an event loop."""
+    """A clock, and the haulage of all levels."""
 
     def __init__(self) -> None:
         self.now_ms = 0.0
-        self.links: list[Link] = []
-
-    def start(self, link: Link, errand: Errand) -> None:
-        link.start(errand, self.now_ms)
-
-    def plan(self, link: Link) -> None:
-        """It looks at all of them anyway."""
+        self.haulage = Haulage(self)
 
     def run(self, until_ms: float = inf) -> None:
-        """Let everything happen up to a time, links in their order at one instant."""
-        while (at_ms := min(link.next_ms for link in self.links)) <= until_ms and at_ms != inf:
-            self.now_ms = at_ms
-            link = next(link for link in self.links if link.next_ms == at_ms)
-            for errand in link.advance(at_ms):
-                assert isinstance(errand, Errand)
-                errand.arrive()
+        """Let everything happen up to a time."""
+        while (at_ms := self.haulage.next_ms) <= until_ms and at_ms != inf:
+            self.now_ms = max(at_ms, self.now_ms)
+            self.haulage.catch_up()
         if until_ms != inf:
             self.now_ms = until_ms
 
@@ -58,17 +53,18 @@ class Setup:
         self.road = Road()
         self.host = Level("host", Tier(host_blocks, 1), Link(1.0), Link(1.0))
         self.disk = Level("disk", Tier(disk_blocks, 1), Link(1.0), Link(disk_gb_per_s))
-        self.road.links = [self.host.writes, self.disk.writes, self.disk.reads, self.host.reads]
+        for link in (self.host.writes, self.disk.writes, self.disk.reads, self.host.reads):
+            self.road.haulage.add(link)
         self.offload = self.engine(write_back)
         self._requests = 0
 
     def engine(self, write_back: bool = False) -> Offload:
-        return Offload([self.host, self.disk], MB, write_back, self.road)
+        return Offload([self.host, self.disk], MB, write_back, self.road.haulage)
 
     def put(self, level: Level, content: Content, first: int, end: int) -> None:
         """Have blocks in a tier from the start."""
-        for low, high in level.tier.reserve(content, first, end, Filler()):
-            level.tier.fill(content, low, high)
+        for part in level.tier.reserve(content, first, end, NobodysErrand(0)):
+            level.tier.fill(part)
 
     def request(self, tokens: int = 5) -> EngineRequest:
         self._requests += 1
@@ -76,6 +72,12 @@ class Setup:
 
     def landed(self, offload: Offload | None = None) -> list[tuple[int, int]]:
         return [(restore.first, restore.end) for restore in (offload or self.offload).take_landed()]
+
+
+def evict(offload: Offload, events: list[CacheEvent]) -> None:
+    """GPU memory evicts blocks, and a pass ends."""
+    offload.evicted += events
+    offload.note_computed(EngineRequest(0, A, 5, 1, 0.0), A, 0)
 
 
 def blocks_of(level: Level, content: Content, state: BlockState = BlockState.RESIDENT) -> list[int]:
@@ -135,7 +137,7 @@ def test_pressure_with_an_end_is_waited_for_once() -> None:
     """S134: X is pinned by a copy that ends at 0.5 ms; then two blocks fit, and two are read."""
     setup = Setup(host_blocks=2)
     setup.put(setup.host, X, 0, 1)
-    half = Offload([setup.host], MB // 2, False, setup.road)
+    half = Offload([setup.host], MB // 2, False, setup.road.haulage)
     assert half.consider(setup.request(), X, 0, 1, 100) is not None
     setup.put(setup.disk, A, 0, 3)
     request = setup.request()
@@ -256,7 +258,7 @@ def test_a_miss_behind_a_hit_is_computed() -> None:
 def test_a_prompt_goes_to_the_host_and_from_there_to_the_disk() -> None:
     setup = Setup(host_blocks=4)
     request = setup.request()
-    setup.offload.note_prompt(request, A, 3)
+    setup.offload.note_computed(request, A, 3)
     assert blocks_of(setup.host, A, BlockState.FILLING) == [0, 1, 2]
     setup.road.run(3.0)
     assert blocks_of(setup.host, A) == [0, 1, 2]
@@ -270,8 +272,8 @@ def test_a_prompt_goes_to_the_host_and_from_there_to_the_disk() -> None:
 
 def test_what_a_tier_has_is_not_written_again() -> None:
     setup = Setup(host_blocks=4)
-    setup.offload.note_prompt(setup.request(), A, 2)
-    setup.offload.note_prompt(setup.request(), A, 3)
+    setup.offload.note_computed(setup.request(), A, 2)
+    setup.offload.note_computed(setup.request(), A, 3)
     setup.road.run()
     assert setup.host.writes.carried_bytes == setup.disk.writes.carried_bytes == 3 * MB
 
@@ -279,7 +281,7 @@ def test_what_a_tier_has_is_not_written_again() -> None:
 def test_what_is_being_written_is_waited_for() -> None:
     """S126: a lookup during the write waits for its end, and then finds it."""
     setup = Setup(host_blocks=4)
-    setup.offload.note_prompt(setup.request(), A, 2)
+    setup.offload.note_computed(setup.request(), A, 2)
     request = setup.request()
     assert setup.offload.consider(request, A, 0, 2, 100) is not None
     setup.road.run(2.0)
@@ -293,12 +295,12 @@ def test_what_is_being_written_is_waited_for() -> None:
 
 def test_after_one_wait_nothing_more_is_waited_for() -> None:
     setup = Setup(host_blocks=9)
-    setup.offload.note_prompt(setup.request(), A, 1)
+    setup.offload.note_computed(setup.request(), A, 1)
     request = setup.request()
     assert setup.offload.consider(request, A, 0, 3, 100) is not None
     setup.road.run(1.0)
     setup.landed()
-    setup.offload.note_prompt(setup.request(), A, 3)  # the rest is filling now
+    setup.offload.note_computed(setup.request(), A, 3)  # the rest is filling now
     restore = setup.offload.consider(request, A, 0, 3, 100)
     assert restore is not None
     assert (restore.end, setup.offload.waits) == (1, 1)
@@ -306,9 +308,10 @@ def test_after_one_wait_nothing_more_is_waited_for() -> None:
 
 def test_evicted_blocks_are_one_write_in_however_many_events() -> None:
     whole, single = Setup(9, write_back=True), Setup(9, write_back=True)
-    whole.offload.write_back([CacheEvent(False, A, 2, 5), CacheEvent(False, B, 0, 2)])
-    single.offload.write_back(
-        [CacheEvent(False, A, at, at + 1) for at in (4, 3, 2)] + [CacheEvent(False, B, at, at + 1) for at in (1, 0)]
+    evict(whole.offload, [CacheEvent(False, A, 2, 5), CacheEvent(False, B, 0, 2)])
+    evict(
+        single.offload,
+        [CacheEvent(False, A, at, at + 1) for at in (4, 3, 2)] + [CacheEvent(False, B, at, at + 1) for at in (1, 0)],
     )
     for setup in (whole, single):
         setup.road.run()
@@ -320,7 +323,7 @@ def test_a_host_of_one_block_keeps_the_newest() -> None:
     """S106."""
     setup = Setup(host_blocks=1, disk_blocks=0, write_back=True)
     setup.put(setup.host, A, 0, 1)
-    setup.offload.write_back([CacheEvent(False, B, 0, 1)])
+    evict(setup.offload, [CacheEvent(False, B, 0, 1)])
     setup.road.run()
     assert (blocks_of(setup.host, A), blocks_of(setup.host, B)) == ([], [0])
     assert setup.host.tier.evicted_blocks == 1
@@ -330,9 +333,10 @@ def test_two_engines_share_the_disk_and_its_bandwidth() -> None:
     """S113: 1 MB each to a shared disk at t=0 arrives at 2 ms for both."""
     setup = Setup(host_blocks=4)
     hosts = [Level("host", Tier(4, 1), Link(inf), Link(inf)) for _ in range(2)]
-    setup.road.links += [link for host in hosts for link in (host.writes, host.reads)]
+    for link in [link for host in hosts for link in (host.writes, host.reads)]:
+        setup.road.haulage.add(link)
     for host, content in zip(hosts, (A, B), strict=True):
-        Offload([host, setup.disk], MB, False, setup.road).note_prompt(setup.request(), content, 1)
+        Offload([host, setup.disk], MB, False, setup.road.haulage).note_computed(setup.request(), content, 1)
     setup.road.run(1.0)
     assert blocks_of(setup.disk, A) == blocks_of(setup.disk, B) == []
     setup.road.run(2.0)
@@ -342,8 +346,8 @@ def test_two_engines_share_the_disk_and_its_bandwidth() -> None:
 def test_of_two_engines_that_offer_the_last_room_the_first_gets_it() -> None:
     """S112."""
     setup = Setup(host_blocks=4, disk_blocks=1)
-    setup.offload.note_prompt(setup.request(), A, 1)
-    setup.engine().note_prompt(setup.request(), B, 1)
+    setup.offload.note_computed(setup.request(), A, 1)
+    setup.engine().note_computed(setup.request(), B, 1)
     setup.road.run()
     assert (blocks_of(setup.disk, A), blocks_of(setup.disk, B)) == ([0], [])
 
@@ -379,7 +383,7 @@ def test_every_request_goes_on_after_a_wait_and_a_restore(
         going[request.number] = (request, contents[which], limit, place % 2)
         setup.road.run(setup.road.now_ms + pause_ms)
         if place == 2:
-            setup.offload.note_prompt(setup.request(), contents[0], 4)
+            setup.offload.note_computed(setup.request(), contents[0], 4)
     pending = dict(going)
     for _ in range(10):
         for number, (request, content, limit, place) in list(pending.items()):

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from offload_strategies import NobodysErrand
 from oracle.tier_by_block import TierByBlock
 from strategies import fuzz
-from windtunnel.engine.kv.tier import Filler, Tier
+from windtunnel.engine.kv.tier import Part, Tier, TierNode
 from windtunnel.workload.content import Content, Run
 
 
@@ -17,10 +18,16 @@ def prompt(*runs: Run) -> Content:
 
 
 def store(tier: Tier, content: Content, first: int, end: int) -> list[tuple[int, int]]:
-    taken = tier.reserve(content, first, end, Filler())
-    for low, high in taken:
-        tier.fill(content, low, high)
+    parts = tier.reserve(content, first, end, NobodysErrand(0))
+    taken = ranges(parts)
+    for part in parts:
+        tier.fill(part)
     return taken
+
+
+def ranges(parts: list[Part]) -> list[tuple[int, int]]:
+    """The blocks [first, end) of parts."""
+    return [(first, node.depth + node.size) for node, first in parts]
 
 
 def resident(tier: Tier, content: Content, blocks: int) -> list[int]:
@@ -90,9 +97,10 @@ def test_a_cohort_never_evicts_its_own_blocks() -> None:
 def test_what_is_pinned_stays() -> None:
     tier = Tier(2, 1)
     store(tier, A, 0, 2)
-    tier.pin(A, 0, 2)
+    tier.pin(A, 0, 1)
+    (part,) = tier.pin(A, 1, 2)
     assert store(tier, B, 0, 1) == []
-    tier.unpin(A, 1, 2)
+    tier.unpin(part)
     assert store(tier, B, 0, 1) == [(0, 1)]
     assert resident(tier, A, 8) == [0]
 
@@ -100,7 +108,7 @@ def test_what_is_pinned_stays() -> None:
 def test_what_fills_is_not_evicted() -> None:
     """S108: a tier of one block that is being filled takes nothing else."""
     tier = Tier(1, 1)
-    assert tier.reserve(A, 0, 1, Filler()) == [(0, 1)]
+    assert ranges(tier.reserve(A, 0, 1, NobodysErrand(0))) == [(0, 1)]
     assert store(tier, B, 0, 1) == []
 
 
@@ -133,7 +141,7 @@ CONTENTS = [
 ]
 steps = st.lists(
     st.tuples(
-        st.sampled_from(["store", "reserve", "fill", "pin", "unpin"]),
+        st.sampled_from(["store", "reserve", "fill", "pin", "pin filling", "unpin"]),
         st.integers(0, len(CONTENTS) - 1),
         st.integers(0, 11),
         st.integers(1, 12),
@@ -149,36 +157,43 @@ def test_any_history_is_that_of_single_blocks(
 ) -> None:
     tier = Tier(num_blocks, block_size)
     oracle = TierByBlock(num_blocks, block_size)
-    filling: list[tuple[Content, int, int]] = []
-    pinned: list[tuple[Content, int, int]] = []
+    filling: list[tuple[Content, Part, tuple[int, int]]] = []
+    pinned: list[tuple[Content, list[Part], tuple[int, int]]] = []
+    tips: dict[int, TierNode] = {}
     for action, which, first, length in history:
         content = CONTENTS[which]
         blocks = content.length // block_size
         end = min(first + length, blocks)
         if action in ("store", "reserve") and first < end:
-            taken = tier.reserve(content, first, end, Filler())
-            places = [at for low, high in taken for at in range(low, high)]
+            parts = tier.reserve(content, first, end, NobodysErrand(0), tips.get(which))
+            tips[which] = tier.tip
+            places = [at for low, high in ranges(parts) for at in range(low, high)]
             assert places == oracle.reserve(content, first, end)
-            filling += [(content, low, high) for low, high in taken]
+            filling += [(content, part, span) for part, span in zip(parts, ranges(parts), strict=True)]
             if action == "store":
-                for item in reversed(filling):
-                    tier.fill(*item)
-                    oracle.fill(*item)
-                filling = []
+                while filling:
+                    content, part, span = filling.pop()
+                    tier.fill(part)
+                    oracle.fill(content, *span)
         elif action == "fill" and filling:
-            item = filling.pop(first % len(filling))
-            tier.fill(*item)
-            oracle.fill(*item)
+            content, part, span = filling.pop(first % len(filling))
+            tier.fill(part)
+            oracle.fill(content, *span)
         elif action == "pin":
             until = tier.resident_until(content, first, end)
             if first < until:
-                tier.pin(content, first, until)
+                pinned.append((content, tier.pin(content, first, until), (first, until)))
                 oracle.pin(content, first, until)
-                pinned.append((content, first, until))
+        elif action == "pin filling" and filling:
+            content, part, span = filling[first % len(filling)]
+            tier.pin_filling(part)
+            oracle.pin(content, *span)
+            pinned.append((content, [part], span))
         elif action == "unpin" and pinned:
-            item = pinned.pop(first % len(pinned))
-            tier.unpin(*item)
-            oracle.unpin(*item)
+            content, parts, span = pinned.pop(first % len(pinned))
+            for part in reversed(parts):
+                tier.unpin(part)
+            oracle.unpin(content, *span)
         names = {0: "absent", 1: "filling", 2: "resident"}
         for other in CONTENTS:
             blocks = other.length // block_size
@@ -193,8 +208,10 @@ def test_any_history_is_that_of_single_blocks(
         assert (tier.evicted_blocks, tier.dropped_blocks) == (oracle.evicted_blocks, oracle.dropped_blocks)
 
 
-def test_a_range_beyond_its_pins_is_an_error() -> None:
+def test_what_is_not_pinned_cannot_be_unpinned() -> None:
     tier = Tier(2, 1)
     store(tier, A, 0, 1)
+    (part,) = tier.pin(A, 0, 1)
+    tier.unpin(part)
     with pytest.raises(AssertionError):
-        tier.unpin(A, 0, 1)
+        tier.unpin(part)

@@ -22,7 +22,6 @@ from windtunnel.cluster.autoscaler import Autoscaler
 from windtunnel.cluster.pool import Fleet, Pool
 from windtunnel.cluster.router import Router
 from windtunnel.cluster.simulation import Simulation
-from windtunnel.cluster.traffic import Traffic
 from windtunnel.cluster.worker import Clock
 from windtunnel.config.schema import Config, VllmConfig
 from windtunnel.engine.engine import Engine
@@ -92,7 +91,7 @@ def simulate(
         workload = load_workload(config)
     clock = Clock()
     agenda = Agenda()
-    levels = build_levels(config, Traffic(agenda, clock))
+    levels = build_levels(config, agenda, clock)
     record = Record(workload.num_requests, 0)
     record.speculates = isinstance(config.engine, VllmConfig) and config.engine.speculation is not None
     fleet = Fleet(record, clock)

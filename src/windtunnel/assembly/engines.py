@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from windtunnel.cluster.traffic import Traffic
+from collections.abc import Callable
+
+from windtunnel.cluster.agenda import Agenda
+from windtunnel.cluster.alarm import Alarm
+from windtunnel.cluster.worker import Clock
 from windtunnel.config.schema import Config, VllmConfig
 from windtunnel.config.sizing import memory_plan
 from windtunnel.engine.acceptance import build_acceptance
@@ -38,7 +42,7 @@ def build_engine(config: Config, timing: TimingModel, passes: PassColumns) -> En
     return engine_type(scheduler, timing, passes)
 
 
-def build_levels(config: Config, traffic: Traffic) -> Levels | None:
+def build_levels(config: Config, agenda: Agenda, clock: Clock) -> Levels | None:
     """The KV tiers that `engine.offload` describes, which each engine asks for its own; None without any."""
     wanted = config.engine.offload
     if wanted is None:
@@ -48,7 +52,11 @@ def build_levels(config: Config, traffic: Traffic) -> Levels | None:
         plan = memory_plan(config.engine, config.timing, config.cluster.dp_size)
         assert plan is not None  # the schema has seen to it
         kv_bytes_per_token = plan.bytes_per_token
-    return Levels(wanted, config.engine.tokens_per_block, kv_bytes_per_token, traffic)
+
+    def make_alarm(ring: Callable[[], None]) -> Callable[[float], None]:
+        return Alarm(agenda, lambda now_ms: ring()).set
+
+    return Levels(wanted, config.engine.tokens_per_block, kv_bytes_per_token, clock, make_alarm)
 
 
 def gpus_per_worker(config: Config) -> int:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from windtunnel.cluster.agenda import Agenda, Kind
+from windtunnel.cluster.agenda import Agenda
+from windtunnel.cluster.alarm import Alarm
 from windtunnel.engine.kv.link import INFINITE, Link, Transfer
 
 
@@ -54,8 +55,7 @@ class CountedLink:
     def __init__(self, link: Link, agenda: Agenda) -> None:
         self.link = link
         self.legs: list[Leg] = []
-        self._agenda = agenda
-        self._planned_ms = INFINITE
+        self._alarm = Alarm(agenda, self.happen)
         self._is_down = False
 
     def start(self, leg: Leg, now_ms: float) -> None:
@@ -63,14 +63,14 @@ class CountedLink:
         self.legs.append(leg)
         if not self._is_down:
             self.link.start(leg, now_ms)
-            self._plan()
+            self._alarm.set(self.link.next_ms)
 
     def cancel(self, leg: Leg, now_ms: float) -> None:
         if leg in self.legs:
             self.legs.remove(leg)
             if not self._is_down:
                 self.link.cancel(leg, now_ms)
-                self._plan()
+                self._alarm.set(self.link.next_ms)
 
     def set_down(self, is_down: bool, now_ms: float) -> None:
         """The link goes down, and what is on it is lost; or it is up again, and all that starts anew."""
@@ -80,7 +80,7 @@ class CountedLink:
                 self.link.cancel(leg, now_ms)
         else:
             self.legs = [self._again(leg, now_ms) for leg in self.legs]
-        self._plan()
+        self._alarm.set(self.link.next_ms)
 
     def _again(self, old: Leg, now_ms: float) -> Leg:
         """A new leg in the place of one that was lost, or kept: a link knows each by itself."""
@@ -92,18 +92,9 @@ class CountedLink:
         self.link.start(leg, now_ms)
         return leg
 
-    def _plan(self) -> None:
-        """Put the next event of the link on the agenda, if it is not there."""
-        next_ms = self.link.next_ms
-        if next_ms != self._planned_ms:
-            self._planned_ms = next_ms
-            if next_ms != INFINITE:
-                self._agenda.add(next_ms, Kind.TRANSFER, LinkEvent(self, next_ms))
-
     def happen(self, now_ms: float) -> None:
         done = self.link.advance(now_ms)
-        self._planned_ms = INFINITE
-        self._plan()
+        self._alarm.set(self.link.next_ms)
         for leg in done:
             assert isinstance(leg, Leg)
             if leg not in self.legs:
@@ -113,22 +104,6 @@ class CountedLink:
             shipment.left -= 1
             if not shipment.left:
                 shipment.owner.arrived(now_ms)
-
-
-class LinkEvent:
-    """The next event of a link, as it was planned at some time."""
-
-    __slots__ = ("_link", "_time_ms")
-
-    def __init__(self, link: CountedLink, time_ms: float) -> None:
-        self._link = link
-        self._time_ms = time_ms
-
-    def is_due(self) -> bool:
-        return self._link.link.next_ms == self._time_ms
-
-    def happen(self, now_ms: float) -> None:
-        self._link.happen(now_ms)
 
 
 class Fabric:

@@ -8,13 +8,14 @@ decided in kv/offload.py.
 
 from __future__ import annotations
 
-from windtunnel.engine.kv.offload import Offload
+from windtunnel.engine.kv.offload import Offload, Restore
 from windtunnel.engine.kv.radix import RadixCache, RadixLease, RadixNode
+from windtunnel.engine.kv.tier_port import TierPort
 from windtunnel.engine.request import EngineRequest
 from windtunnel.engine.sglang_request import SglangRequest
 
 
-class SglangOffload:
+class SglangOffload(TierPort):
     """Between one scheduler's pages and the tiers.
 
     Attributes:
@@ -22,19 +23,11 @@ class SglangOffload:
     """
 
     def __init__(self, tiers: Offload, pool: RadixCache) -> None:
-        self.tiers = tiers
-        self.leases: dict[int, RadixLease] = {}  # by what their restores hold in the host
+        super().__init__(tiers, pool.page_size)
+        self.leases: dict[Restore, RadixLease] = {}
         self._pool = pool
         if tiers.writes_back:
-            pool.evicted = []
-
-    @property
-    def num_parked(self) -> int:
-        return len(self.tiers.parked)
-
-    def in_transit_tokens(self) -> int:
-        """Tokens of pages that are held for restores and not filled yet."""
-        return self.tiers.in_transit_blocks * self._pool.page_size
+            pool.evicted = tiers.evicted
 
     def parks(self, request: SglangRequest, node: RadixNode) -> bool:
         """Whether a request that could be admitted, with a cached prefix that ends at `node`, waits for KV instead."""
@@ -52,7 +45,7 @@ class SglangOffload:
             tokens = (restore.end - restore.first) * page
             pool.evict_until(tokens)
             pool.take(tokens)
-            self.leases[restore.held] = lease
+            self.leases[restore] = lease
         return True
 
     def land(self) -> list[SglangRequest]:
@@ -61,7 +54,7 @@ class SglangOffload:
         for restore in self.tiers.take_landed():
             request = restore.request
             if restore.end > restore.first:
-                lease = self.leases.pop(restore.held)
+                lease = self.leases.pop(restore)
                 self._pool.release(lease, restore.end * self._pool.page_size, keep=request is not None)
             if request is not None:
                 assert isinstance(request, SglangRequest)
@@ -70,24 +63,3 @@ class SglangOffload:
 
     def admitted(self, request: EngineRequest) -> None:
         self.tiers.admitted(request)
-
-    def note_chunk(self, request: SglangRequest, end: int) -> None:
-        """The result of a pass is known that computed a prompt up to `end`."""
-        if not self.tiers.writes_back:
-            tokens = end if end < request.prompt_tokens else request.prompt_tokens
-            self.tiers.note_prompt(request, request.lease.content, tokens // self._pool.page_size)
-        elif self._pool.evicted:
-            self._write_back()
-
-    def note_end(self, request: EngineRequest) -> None:
-        """A request has left the engine."""
-        self.tiers.forget(request)
-        if self._pool.evicted:
-            self._write_back()
-
-    def _write_back(self) -> None:
-        """What decodes evict is written back when the result of a prompt, or of a request's last token, is known."""
-        evicted = self._pool.evicted
-        assert evicted is not None
-        self._pool.evicted = []
-        self.tiers.write_back(evicted)

@@ -164,7 +164,7 @@ class SglangTurn(SglangPrefill):
         """A chunk is computed; one that ends its prompt yields a token."""
         request = chunk.request
         if self.offload is not None:
-            self.offload.note_chunk(request, chunk.end)
+            self.offload.note_computed(request, request.lease.content, chunk.end)
         if request.recovering:
             request.note_chunk(batch.start_ms, end_ms)
             request.recovering = chunk.end < request.lost  # `computed` may be a chunk ahead

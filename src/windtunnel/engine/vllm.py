@@ -581,7 +581,7 @@ class VllmScheduler(VllmAdmission):
         if tokens == HAS_LEFT:
             offload.note_end(request)
         else:
-            offload.note_chunk(request, tokens)
+            offload.note_computed(request, request.table.content, tokens)
 
     def _regroup(self) -> None:
         """After a pass that went request by request."""

@@ -11,28 +11,21 @@ and for how long one waits, is decided in kv/offload.py.
 from __future__ import annotations
 
 from windtunnel.engine.kv.block_pool import BlockPool, BlockTable
-from windtunnel.engine.kv.offload import Offload
+from windtunnel.engine.kv.offload import Offload, Restore
 from windtunnel.engine.kv.prefix_tree import Match
+from windtunnel.engine.kv.tier_port import TierPort
 from windtunnel.engine.request import EngineRequest
 
 
-class VllmOffload:
+class VllmOffload(TierPort):
     """Between one scheduler's blocks and the tiers."""
 
     def __init__(self, tiers: Offload, pool: BlockPool) -> None:
-        self.tiers = tiers
+        super().__init__(tiers, pool.block_size)
         self._pool = pool
-        self._tables: dict[int, BlockTable] = {}  # of restores, by what they hold in the host
+        self._tables: dict[Restore, BlockTable] = {}  # what restores hold
         if tiers.writes_back:
-            pool.evicted = []
-
-    @property
-    def num_parked(self) -> int:
-        return len(self.tiers.parked)
-
-    def in_transit_tokens(self) -> int:
-        """Tokens of blocks that are held for restores and not filled yet."""
-        return self.tiers.in_transit_blocks * self._pool.block_size
+            pool.evicted = tiers.evicted
 
     def parks(self, request: EngineRequest, match: Match) -> bool:
         """Whether a request that could be admitted with this match waits for KV instead."""
@@ -49,7 +42,7 @@ class VllmOffload:
             pool.hold(table, match)
             pool.take(restore.end - restore.first)
             table.owned = restore.end
-            self._tables[restore.held] = table
+            self._tables[restore] = table
         return True
 
     def land(self) -> list[EngineRequest]:
@@ -59,32 +52,10 @@ class VllmOffload:
         for restore in self.tiers.take_landed():
             request = restore.request
             if restore.end > restore.first:
-                table = self._tables.pop(restore.held)
+                table = self._tables.pop(restore)
                 if request is not None:
                     pool.store(table, restore.end)
                 pool.release(table)
             if request is not None:
                 returning.append(request)
         return returning
-
-    def note_chunk(self, request: EngineRequest, tokens: int) -> None:
-        """A pass that computed a chunk of a prompt has ended; so many tokens are computed."""
-        if not self.tiers.writes_back:
-            if tokens > request.prompt_tokens:
-                tokens = request.prompt_tokens
-            self.tiers.note_prompt(request, request.table.content, tokens // self._pool.block_size)
-        elif self._pool.evicted:
-            self._write_back()
-
-    def note_end(self, request: EngineRequest) -> None:
-        """A request has left the engine."""
-        self.tiers.forget(request)
-        if self._pool.evicted:
-            self._write_back()
-
-    def _write_back(self) -> None:
-        """What decodes evict is written back when a pass ends that computed a prompt, or a request."""
-        evicted = self._pool.evicted
-        assert evicted is not None
-        self._pool.evicted = []
-        self.tiers.write_back(evicted)

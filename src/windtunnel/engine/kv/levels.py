@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from windtunnel.config.offload import OffloadConfig, TierConfig
+from windtunnel.engine.kv.haulage import Clock, Haulage
+from windtunnel.engine.kv.level import Level
 from windtunnel.engine.kv.link import Link
-from windtunnel.engine.kv.offload import Level, Offload, Traffic
+from windtunnel.engine.kv.offload import Offload
 from windtunnel.engine.kv.tier import UNLIMITED_BLOCKS, Tier
 from windtunnel.record.columns import OffloadCounts, TierCounts
 
@@ -19,24 +23,38 @@ class Levels:
         offloads: what each engine sees of them, in the order of the engines.
     """
 
-    def __init__(self, config: OffloadConfig, block_size: int, kv_bytes_per_token: int, traffic: Traffic) -> None:
+    def __init__(
+        self,
+        config: OffloadConfig,
+        block_size: int,
+        kv_bytes_per_token: int,
+        clock: Clock,
+        make_alarm: Callable[[Callable[[], None]], Callable[[float], None]],
+    ) -> None:
+        """`make_alarm` returns what sets an alarm, given what it calls when it rings."""
         self.made: list[Level] = []
         self.offloads: list[Offload] = []
         self._config = config
         self._block_size = block_size
         self._block_bytes = block_size * kv_bytes_per_token
-        self._traffic = traffic
+        self._clock = clock
+        self._make_alarm = make_alarm
+        tiers = (config.host, config.disk, config.object_store)
+        self._is_apart = all(tier is None or tier.scope == "private" for tier in tiers)
+        self._haulage = self._new_haulage()
         self._shared: dict[str, Level] = {}
 
     def for_engine(self) -> Offload:
         """The tiers of one more engine."""
         config = self._config
+        if self._is_apart and self.offloads:  # engines that share nothing need not be looked at together
+            self._haulage = self._new_haulage()
         levels = [self._level("host", config.host)]
         if config.disk is not None:
             levels.append(self._level("disk", config.disk))
         if config.object_store is not None:
             levels.append(self._level("object_store", config.object_store))
-        offload = Offload(levels, self._block_bytes, config.write == "back", self._traffic)
+        offload = Offload(levels, self._block_bytes, config.write == "back", self._haulage)
         self.offloads.append(offload)
         return offload
 
@@ -46,7 +64,7 @@ class Levels:
         counts = OffloadCounts()
         tiers: dict[str, TierCounts] = {}
         for offload in self.offloads:
-            offload.catch_up()
+            offload.haulage.catch_up()
         for level in self.made:
             tier = tiers.get(level.name)
             if tier is None:
@@ -70,13 +88,18 @@ class Levels:
                 counts.restored_tokens[number] = [count * bs for count in blocks]
         return counts
 
+    def _new_haulage(self) -> Haulage:
+        haulage = Haulage(self._clock)
+        haulage.set_alarm = self._make_alarm(haulage.ring)
+        return haulage
+
     def _level(self, name: str, config: TierConfig) -> Level:
         if name in self._shared:
             return self._shared[name]
         tier = Tier(config.capacity_blocks(self._block_bytes, UNLIMITED_BLOCKS), self._block_size)
-        writes = Link(_gb_per_s(config.write_gb_per_s), config.latency_ms)
-        reads = Link(_gb_per_s(config.read_gb_per_s), config.latency_ms)
-        level = Level(name, tier, writes, reads, config.scope == "shared")
+        writes = self._haulage.add(Link(_gb_per_s(config.write_gb_per_s), config.latency_ms))
+        reads = self._haulage.add(Link(_gb_per_s(config.read_gb_per_s), config.latency_ms))
+        level = Level(name, tier, writes, reads)
         self.made.append(level)
         if config.scope == "shared":
             self._shared[name] = level

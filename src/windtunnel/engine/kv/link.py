@@ -51,7 +51,28 @@ class Link:
         num_transfers: those under way, the ones that wait for their first byte included.
         busy_ms: time during which bytes flowed, up to the last event.
         carried_bytes: of the transfers that completed.
+        rank: its place among those that one owner plays together.
     """
+
+    __slots__ = (
+        "_begin_ms",
+        "_done",
+        "_end_ms",
+        "_flowing",
+        "_last_ms",
+        "_num_flowing",
+        "_share_bytes",
+        "_starts",
+        "_waiting",
+        "busy_ms",
+        "bytes_per_ms",
+        "carried_bytes",
+        "latency_ms",
+        "next_ms",
+        "num_transfers",
+        "rank",
+        "shared",
+    )
 
     def __init__(self, gb_per_s: float, latency_ms: float = 0.0, shared: bool = True) -> None:
         if not gb_per_s > 0:
@@ -65,12 +86,15 @@ class Link:
         self.num_transfers = 0
         self.busy_ms = 0.0
         self.carried_bytes = 0
+        self.rank = 0
         self._starts = 0
         self._waiting: deque[Transfer] = deque()  # for their first byte; of one latency, so in the order of their start
         self._flowing: list[tuple[float, int, Transfer]] = []  # a heap by when each ends, in bytes (shared) or in ms
         self._num_flowing = 0  # without those that were cancelled
         self._share_bytes = 0.0  # what a transfer that flows since the link was idle has got up to `_last_ms`
         self._last_ms = 0.0  # of the last event
+        self._begin_ms = INFINITE  # of the next first byte
+        self._end_ms = INFINITE  # of the next transfer that ends
         self._done: list[Transfer] = []
 
     def start(self, transfer: Transfer, now_ms: float) -> None:
@@ -84,9 +108,10 @@ class Link:
         self.num_transfers += 1
         if self.latency_ms:
             self._waiting.append(transfer)
+            if self._begin_ms == INFINITE:
+                self._begin_ms = now_ms + self.latency_ms
         else:
-            self._move_to(now_ms)
-            self._flow(transfer)
+            self._flow(transfer, now_ms)
         self._plan()
 
     def cancel(self, transfer: Transfer, now_ms: float) -> None:
@@ -99,6 +124,9 @@ class Link:
         if transfer.start_ms + self.latency_ms <= now_ms:
             self._move_to(now_ms)
             self._num_flowing -= 1
+            self._find_end()
+        else:
+            self._find_begin()
         self._plan()
 
     def advance(self, now_ms: float) -> list[Transfer]:
@@ -114,35 +142,43 @@ class Link:
     def _run(self, now_ms: float) -> None:
         """Let everything up to now_ms happen; those that end go to `_done`."""
         while True:
-            begin_ms, end_ms = self._next_begin_ms(), self._next_end_ms()
-            event_ms = end_ms if end_ms <= begin_ms else begin_ms
-            if event_ms > now_ms or event_ms == INFINITE:
+            end_ms = self._end_ms
+            begin_ms = self._begin_ms
+            if begin_ms < end_ms:
+                if begin_ms > now_ms:
+                    return
+                self._flow(self._waiting.popleft(), begin_ms)
+                self._find_begin()
+                continue
+            if end_ms > now_ms or end_ms == INFINITE:
                 return
-            if end_ms <= begin_ms:
-                due, _, transfer = heappop(self._flowing)
-                self._move_to(end_ms)
-                if self.shared:
-                    self._share_bytes = due
-                self._num_flowing -= 1
-                self.num_transfers -= 1
-                self.carried_bytes += transfer.size_bytes
-                transfer.end_ms = end_ms
-                self._done.append(transfer)
-            else:
-                self._move_to(begin_ms)
-                self._flow(self._waiting.popleft())
+            due, _, transfer = heappop(self._flowing)
+            self.busy_ms += end_ms - self._last_ms
+            self._last_ms = end_ms
+            self._share_bytes = due  # of no meaning, and no harm, where nothing is shared
+            self._num_flowing -= 1
+            self.num_transfers -= 1
+            self.carried_bytes += transfer.size_bytes
+            transfer.end_ms = end_ms
+            self._done.append(transfer)
+            self._find_end()
 
-    def _flow(self, transfer: Transfer) -> None:
-        """The first byte of a transfer leaves at `_last_ms`."""
-        if not self.shared:
-            due = self._last_ms + transfer.size_bytes / self.bytes_per_ms
+    def _flow(self, transfer: Transfer, now_ms: float) -> None:
+        """The first byte of a transfer leaves."""
+        if self._num_flowing:
+            self._move_to(now_ms)
         else:
-            if not self._num_flowing:
-                self._share_bytes = 0.0
+            self._last_ms = now_ms
+            self._share_bytes = 0.0
+            if self._flowing:  # they were cancelled
                 self._flowing.clear()
+        if self.shared:
             due = self._share_bytes + transfer.size_bytes
+        else:
+            due = now_ms + transfer.size_bytes / self.bytes_per_ms
         heappush(self._flowing, (due, transfer.number, transfer))
         self._num_flowing += 1
+        self._find_end()
 
     def _move_to(self, now_ms: float) -> None:
         """Those that flow get their bytes up to an event at now_ms."""
@@ -154,24 +190,28 @@ class Link:
                 self._share_bytes += passed_ms * self.bytes_per_ms / flowing
         self._last_ms = now_ms
 
-    def _next_begin_ms(self) -> float:
+    def _find_begin(self) -> None:
         waiting = self._waiting
         while waiting and waiting[0].cancelled:
             waiting.popleft()
-        return waiting[0].start_ms + self.latency_ms if waiting else INFINITE
+        self._begin_ms = waiting[0].start_ms + self.latency_ms if waiting else INFINITE
 
-    def _next_end_ms(self) -> float:
+    def _find_end(self) -> None:
         flowing = self._flowing
         while flowing and flowing[0][2].cancelled:
             heappop(flowing)
         if not flowing:
-            return INFINITE
+            self._end_ms = INFINITE
+            return
         due = flowing[0][0]
-        if not self.shared:
-            return due
-        left_ms = (due - self._share_bytes) * self._num_flowing / self.bytes_per_ms
-        return self._last_ms + left_ms if left_ms > 0 else self._last_ms
+        if self.shared:
+            left_ms = (due - self._share_bytes) * self._num_flowing / self.bytes_per_ms
+            due = self._last_ms + left_ms if left_ms > 0 else self._last_ms
+        self._end_ms = due
 
     def _plan(self) -> None:
         done = self._done
-        self.next_ms = done[0].end_ms if done else min(self._next_begin_ms(), self._next_end_ms())
+        if done:
+            self.next_ms = done[0].end_ms
+        else:
+            self.next_ms = self._begin_ms if self._begin_ms < self._end_ms else self._end_ms

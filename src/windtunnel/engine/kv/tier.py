@@ -12,13 +12,12 @@ knows no time.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
+from windtunnel.engine.kv.haulage import Errand
 from windtunnel.workload.content import BlockKey, Content, agree_until
 
 UNLIMITED_BLOCKS = 1 << 60
-
-Range = tuple[int, int]  # blocks [first, end) of a sequence
 
 
 class BlockState(IntEnum):
@@ -27,34 +26,6 @@ class BlockState(IntEnum):
     ABSENT = 0
     FILLING = 1
     RESIDENT = 2
-
-
-class Waiter(Protocol):
-    """Who waits for a `Filler`."""
-
-    def go_on(self) -> None: ...
-
-
-class Filler:
-    """What fills or pins blocks and is done with it at a finite time; its owner subclasses it.
-
-    Attributes:
-        waiters: to be told then.
-        node: the last one that it reserved, if that was one stretch.
-    """
-
-    __slots__ = ("node", "waiters")
-
-    def __init__(self) -> None:
-        self.node: TierNode | None = None
-        self.waiters: list[Waiter] = []
-
-    def done(self) -> None:
-        """Tell the waiters."""
-        waiters = self.waiters
-        self.waiters = []
-        for waiter in waiters:
-            waiter.go_on()
 
 
 class Stretch(NamedTuple):
@@ -69,7 +40,7 @@ class Stretch(NamedTuple):
     end: int
     state: BlockState
     idle: bool
-    filler: Filler | None
+    filler: Errand | None
 
 
 class TierNode:
@@ -105,9 +76,16 @@ class TierNode:
         self.state = BlockState.ABSENT
         self.pins = 0
         self.is_gone = False
-        self.filler: Filler | None = None
+        self.filler: Errand | None = None
         self.before: TierNode = self
         self.after: TierNode = self
+
+
+# Blocks of a sequence: those of a node, and above it down to number so-and-so, as they were filled or pinned together.
+# While they are, none is evicted. A node that is split keeps its end, and what it loses is its parent.
+Part = tuple[TierNode, int]
+
+NO_NODES: list[TierNode] = []  # never changed
 
 
 class Tier:
@@ -119,6 +97,7 @@ class Tier:
         idle_blocks: resident and not pinned: they may be evicted.
         evicted_blocks, dropped_blocks: so far; dropped are those that found no room when they were to be stored.
         num_nodes: for tests and benchmarks, which count work instead of time.
+        tip: where the last call of `reserve` has ended.
     """
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
@@ -131,8 +110,8 @@ class Tier:
         self.num_nodes = 0
         self._root = TierNode(None, (), Content.of(()), 0, 0)
         self._ring = self._root  # its `after` is evicted next
-        self._reach = 0  # see `_path` and `_descend`
-        self._tip = self._root
+        self._reach = 0  # see `_path`
+        self.tip = self._root
 
     def stretches(self, content: Content, first: int, limit: int) -> list[Stretch]:
         """What the tier has of blocks [first, limit), in order; absent ones are stretches too. Changes nothing."""
@@ -159,54 +138,96 @@ class Tier:
                 at = end
         return at
 
-    def pin(self, content: Content, first: int, end: int) -> None:
-        """Keep blocks [first, end), none of them absent, from being evicted until they are unpinned as often."""
+    def pin(self, content: Content, first: int, end: int) -> list[Part]:
+        """Keep blocks [first, end), none of them absent, from being evicted until their parts are unpinned as often."""
+        parts: list[Part] = []
         for node in self._carve(content, first, end):
             assert node.state != BlockState.ABSENT
             if node.state == BlockState.RESIDENT and not node.pins:
                 self._take_out(node)
             node.pins += 1
+            parts.append((node, node.depth))
+        return parts
 
-    def unpin(self, content: Content, first: int, end: int) -> None:
-        """Take back one pin of blocks [first, end); those that it leaves idle have been used just now."""
-        for node in reversed(self._carve(content, first, end)):
+    def pin_filling(self, part: Part) -> None:
+        """The same for a part that is filling."""
+        node, first = part
+        node.pins += 1
+        while node.depth > first:
+            assert node.parent is not None
+            node = node.parent
+            node.pins += 1
+
+    def unpin(self, part: Part) -> None:
+        """Take back one pin of a part; those of its blocks that it leaves idle have been used just now."""
+        node, first = part
+        while True:
             assert node.pins > 0
             node.pins -= 1
             if node.state == BlockState.RESIDENT and not node.pins:
                 self._put_in(node)
+            if node.depth <= first:
+                return
+            assert node.parent is not None
+            node = node.parent
 
-    def reserve(self, content: Content, first: int, end: int, filler: Filler) -> list[Range]:
+    def fill(self, part: Part) -> None:
+        """The bytes of a filling part have arrived."""
+        node, first = part
+        while True:
+            assert node.state == BlockState.FILLING
+            node.state = BlockState.RESIDENT
+            node.filler = None
+            if not node.pins:
+                self._put_in(node)
+            if node.depth <= first:
+                return
+            assert node.parent is not None
+            node = node.parent
+
+    def reserve(
+        self, content: Content, first: int, end: int, filler: Errand, start: TierNode | None = None
+    ) -> list[Part]:
         """Take room for those of blocks [first, end) that are absent, as many from the front as fit.
 
-        Others make room, never those of the stretch itself; what of it is resident has been used just now. Returns
-        the blocks that are filling now, which `fill` completes.
+        Others make room, never those of the stretch itself; what of it is resident has been used just now. `start` is
+        where an earlier call for this content left `tip`, if that ended at `first`. Returns what is filling now, in
+        ascending order, which `fill` completes.
         """
-        filler.node = None
         if not self.num_blocks:
             self.dropped_blocks += end - first
             return []
-        nodes = self._descend(content, first, end)
-        tip = self._tip
-        at = self._reach
+        if start is None or start.is_gone or start.depth + start.size != first:
+            nodes = self._descend(self._root, content, first, end)
+        elif start.children:
+            nodes = self._descend(start, content, first, end)
+        else:
+            nodes = NO_NODES
+            self.tip = start
+        tip = self.tip
+        at = tip.depth + tip.size
         low = at if at > first else first
         wanted = end - low
-        kept: list[TierNode] = []
-        absent: list[TierNode] = []
         room = self.free_blocks + self.idle_blocks
-        for node in nodes:
-            if node.state == BlockState.ABSENT:
-                absent.append(node)
-                wanted += node.size
-            elif node.state == BlockState.RESIDENT and not node.pins:
-                kept.append(node)
-                room -= node.size
+        if nodes:
+            for node in nodes:
+                if node.state == BlockState.ABSENT:
+                    wanted += node.size
+                elif node.state == BlockState.RESIDENT and not node.pins:
+                    room -= node.size
         if wanted > room:
             return self._reserve_front(content, first, end, filler)
-        for node in kept:
-            self._take_out(node)
-        for node in absent:
-            node.state = BlockState.FILLING
-            node.filler = filler
+        taken: list[Part] = []
+        kept: list[TierNode] = []
+        if nodes:
+            for node in nodes:
+                if node.state == BlockState.ABSENT:
+                    node.state = BlockState.FILLING
+                    node.filler = filler
+                    taken.append((node, node.depth))
+                elif node.state == BlockState.RESIDENT and not node.pins:
+                    self._take_out(node)
+                    kept.append(node)
         if wanted > self.free_blocks:
             self._evict(wanted - self.free_blocks)
         self.free_blocks -= wanted
@@ -217,63 +238,42 @@ class Tier:
                 node = self._grow(tip, content, at, low, end - low)
             node.state = BlockState.FILLING
             node.filler = filler
-            absent.append(node)
-        for node in reversed(kept):
-            self._put_in(node)
-        taken: list[Range] = []
-        for node in absent:
-            if taken and taken[-1][1] == node.depth:
-                taken[-1] = (taken[-1][0], node.depth + node.size)
-            else:
-                taken.append((node.depth, node.depth + node.size))
-        filler.node = absent[0] if len(absent) == 1 else None
+            taken.append((node, low))
+            self.tip = node
+        while kept:
+            self._put_in(kept.pop())
         return taken
 
-    def _reserve_front(self, content: Content, first: int, end: int, filler: Filler) -> list[Range]:
+    def _reserve_front(self, content: Content, first: int, end: int, filler: Errand) -> list[Part]:
         """The same for a stretch that does not fit as a whole."""
-        absent: list[Range] = []
-        kept: list[Range] = []
+        absent: list[tuple[int, int]] = []
+        kept: list[Part] = []
         wanted = 0
         for stretch in self.stretches(content, first, end):
             if stretch.state == BlockState.ABSENT:
                 absent.append((stretch.first, stretch.end))
                 wanted += stretch.end - stretch.first
             elif stretch.state == BlockState.RESIDENT:
-                kept.append((stretch.first, stretch.end))
-        for low, high in kept:
-            self.pin(content, low, high)
+                kept += self.pin(content, stretch.first, stretch.end)
         room = self.free_blocks + self.idle_blocks
         self.dropped_blocks += wanted - room
         wanted = room
         self._evict(self.idle_blocks)
         self.free_blocks = 0
-        taken: list[Range] = []
+        taken: list[Part] = []
         for low, high in absent:
             if not wanted:
                 break
             if high - low > wanted:
                 high = low + wanted
             wanted -= high - low
-            taken.append((low, high))
             for node in self._carve(content, low, high):
                 node.state = BlockState.FILLING
                 node.filler = filler
-        for low, high in reversed(kept):
-            self.unpin(content, low, high)
+                taken.append((node, node.depth))
+        while kept:
+            self.unpin(kept.pop())
         return taken
-
-    def fill(self, content: Content, first: int, end: int, hint: TierNode | None = None) -> None:
-        """The bytes of filling blocks [first, end) have arrived; `hint` is the node that they were when reserved."""
-        if hint is not None and hint.depth == first and hint.size == end - first:
-            nodes = [hint]
-        else:
-            nodes = self._carve(content, first, end)
-        for node in reversed(nodes):
-            assert node.state == BlockState.FILLING
-            node.state = BlockState.RESIDENT
-            node.filler = None
-            if not node.pins:
-                self._put_in(node)
 
     # --- the order of eviction
 
@@ -343,11 +343,11 @@ class Tier:
 
     def _carve(self, content: Content, first: int, end: int) -> list[TierNode]:
         """The nodes of exactly blocks [first, end): made where there are none, split where they reach beyond."""
-        carved = self._descend(content, first, end)
-        at = self._reach
+        carved = self._descend(self._root, content, first, end)
+        at = self.tip.depth + self.tip.size
         if at < end:
             low = at if at > first else first
-            carved.append(self._grow(self._tip, content, at, low, end - low))
+            carved.append(self._grow(self.tip, content, at, low, end - low))
         return carved
 
     def _grow(self, tip: TierNode, content: Content, at: int, first: int, blocks: int) -> TierNode:
@@ -364,15 +364,15 @@ class Tier:
         self.num_nodes += 1
         return node
 
-    def _descend(self, content: Content, first: int, end: int) -> list[TierNode]:
+    def _descend(self, start: TierNode, content: Content, first: int, end: int) -> list[TierNode]:
         """The nodes of blocks [first, end), as far as there are any, split where they reach beyond these.
 
-        `_tip` is the last node on the way, and `_reach` its end.
+        `start` is on the way to `first`. `tip` is the last node on the way.
         """
         found: list[TierNode] = []
         bs = self.block_size
-        node = self._root
-        at = 0
+        node = start
+        at = start.depth + start.size
         while at < end:
             child = node.children.get(content.key(at * bs, bs))
             if child is None:
@@ -389,8 +389,7 @@ class Tier:
                 found.append(child)
             at = stop
             node = child
-        self._tip = node
-        self._reach = at
+        self.tip = node
         return found
 
     def _split(self, node: TierNode, blocks: int) -> TierNode:
