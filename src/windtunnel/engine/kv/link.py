@@ -47,7 +47,7 @@ class Link:
         shared: whether transfers share the bandwidth; otherwise each has all of it (unlimited parallelism).
 
     Attributes:
-        next_ms: when something happens on the link next, infinite if nothing will; call `advance` then.
+        next_ms: when to call `advance` next, infinite if nothing is under way: no transfer ends before.
         num_transfers: those under way, the ones that wait for their first byte included.
         busy_ms: time during which bytes flowed, up to the last event.
         carried_bytes: of the transfers that completed.
@@ -60,6 +60,7 @@ class Link:
         "_end_ms",
         "_flowing",
         "_last_ms",
+        "_lone",
         "_num_flowing",
         "_share_bytes",
         "_starts",
@@ -95,6 +96,7 @@ class Link:
         self._last_ms = 0.0  # of the last event
         self._begin_ms = INFINITE  # of the next first byte
         self._end_ms = INFINITE  # of the next transfer that ends
+        self._lone: Transfer | None = None  # the only one under way: when it ends is known without all that
         self._done: list[Transfer] = []
 
     def start(self, transfer: Transfer, now_ms: float) -> None:
@@ -106,16 +108,19 @@ class Link:
         transfer.number = self._starts
         transfer.start_ms = now_ms
         self.num_transfers += 1
-        if self.latency_ms:
-            self._waiting.append(transfer)
-            if self._begin_ms == INFINITE:
-                self._begin_ms = now_ms + self.latency_ms
-        else:
-            self._flow(transfer, now_ms)
+        if self.num_transfers == 1 and not self._done:
+            self._lone = transfer
+            self.next_ms = now_ms + self.latency_ms + transfer.size_bytes / self.bytes_per_ms
+            return
+        if self._lone is not None:
+            self._join_lone(now_ms)
+        self._queue(transfer, now_ms)
         self._plan()
 
     def cancel(self, transfer: Transfer, now_ms: float) -> None:
         """Take a transfer that has not ended off the link; the others get its share from now on."""
+        if self._lone is not None:
+            self._join_lone(now_ms)
         self._run(now_ms)
         if transfer.cancelled or transfer.end_ms == transfer.end_ms:
             return
@@ -133,6 +138,11 @@ class Link:
         """The transfers that ended by now_ms and were not returned before, in the order of their end, then start."""
         if self.next_ms > now_ms:
             return []
+        lone = self._lone
+        if lone is not None:
+            self._end_lone(lone)
+            self.next_ms = INFINITE
+            return [lone]
         self._run(now_ms)
         done = self._done
         self._done = []
@@ -141,6 +151,11 @@ class Link:
 
     def _run(self, now_ms: float) -> None:
         """Let everything up to now_ms happen; those that end go to `_done`."""
+        lone = self._lone
+        if lone is not None and self.next_ms <= now_ms:
+            self._end_lone(lone)
+            self._done.append(lone)
+            return
         while True:
             end_ms = self._end_ms
             begin_ms = self._begin_ms
@@ -162,6 +177,33 @@ class Link:
             transfer.end_ms = end_ms
             self._done.append(transfer)
             self._find_end()
+
+    def _end_lone(self, lone: Transfer) -> None:
+        begin_ms = lone.start_ms + self.latency_ms
+        end_ms = self.next_ms
+        self._lone = None
+        self.busy_ms += end_ms - begin_ms
+        self._last_ms = end_ms
+        self.num_transfers = 0
+        self.carried_bytes += lone.size_bytes
+        lone.end_ms = end_ms
+
+    def _join_lone(self, now_ms: float) -> None:
+        """The only transfer has company from now on."""
+        lone = self._lone
+        assert lone is not None
+        self._lone = None
+        self._queue(lone, lone.start_ms)
+        self._run(now_ms)
+
+    def _queue(self, transfer: Transfer, now_ms: float) -> None:
+        """A transfer starts: it waits for its first byte, or flows at once."""
+        if not self.latency_ms:
+            self._flow(transfer, now_ms)
+            return
+        self._waiting.append(transfer)
+        if self._begin_ms == INFINITE:
+            self._begin_ms = now_ms + self.latency_ms
 
     def _flow(self, transfer: Transfer, now_ms: float) -> None:
         """The first byte of a transfer leaves."""
