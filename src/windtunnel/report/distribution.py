@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +19,17 @@ IntArray: TypeAlias = npt.NDArray[np.signedinteger[Any]]
 
 STATISTICS = ("mean", "min", "max", "median", "p75", "p90", "p95", "p99", "std")
 _PERCENTILES = {"median": 50, "p75": 75, "p90": 90, "p95": 95, "p99": 99}
-_BLOCK = 1 << 16
+SUMMED_AT_ONCE = 1 << 16
 
 
-def describe(values: FloatArray, counts: IntArray | None = None) -> dict[str, float]:
+class Blocks(Protocol):
+    """Samples that are given a block at a time, `SUMMED_AT_ONCE` in each but the last, as often as asked for."""
+
+    def __len__(self) -> int: ...
+    def blocks(self) -> Iterator[FloatArray]: ...
+
+
+def describe(values: FloatArray | Blocks, counts: IntArray | None = None) -> dict[str, float]:
     """The `STATISTICS` of `values`, in the unit of the values; all zero when there are none.
 
     Args:
@@ -31,11 +38,9 @@ def describe(values: FloatArray, counts: IntArray | None = None) -> dict[str, fl
     """
     if not len(values):
         return dict.fromkeys(STATISTICS, 0.0)
-    if counts is None:
-        counts = np.ones(len(values), dtype=np.int32)
-    low = float(values.min())
-    high = float(values.max())
-    total = int(counts.sum(dtype=np.int64))
+    low = min(float(part.min()) for part, _ in _blocks(values, counts))
+    high = max(float(part.max()) for part, _ in _blocks(values, counts))
+    total = len(values) if counts is None else int(counts.sum(dtype=np.int64))
     # Summing distances from the minimum keeps equal samples exact and the mean between minimum and maximum.
     distance = 0.0
     for part, part_counts in _blocks(values, counts):
@@ -58,19 +63,27 @@ def describe(values: FloatArray, counts: IntArray | None = None) -> dict[str, fl
     return {name: result[name] for name in STATISTICS}
 
 
-def _blocks(values: FloatArray, counts: IntArray) -> Iterator[tuple[FloatArray, IntArray]]:
+def _blocks(values: FloatArray | Blocks, counts: IntArray | None) -> Iterator[tuple[FloatArray, IntArray]]:
     """Stretches small enough that the arrays made from one are no matter beside `values`."""
-    for at in range(0, len(values), _BLOCK):
-        yield values[at : at + _BLOCK], counts[at : at + _BLOCK]
+    if not isinstance(values, np.ndarray):
+        for part in values.blocks():
+            yield part, np.ones(len(part), dtype=np.int32)
+        return
+    if counts is None:
+        counts = np.ones(len(values), dtype=np.int32)
+    for at in range(0, len(values), SUMMED_AT_ONCE):
+        yield values[at : at + SUMMED_AT_ONCE], counts[at : at + SUMMED_AT_ONCE]
 
 
-def _order_statistics(values: FloatArray, counts: IntArray, ranks: list[int], low: float, high: float) -> list[float]:
+def _order_statistics(
+    values: FloatArray | Blocks, counts: IntArray | None, ranks: list[int], low: float, high: float
+) -> list[float]:
     """The samples at the ascending 0-based `ranks`, had each been repeated and all been sorted.
 
-    Only those buckets of equal width are sorted that a wanted rank falls in: sorting everything would take three
-    times the memory of the samples.
+    Only those buckets of equal width are sorted that a wanted rank falls in, equal samples of a block as one: sorting
+    everything would take three times the memory of the samples.
     """
-    buckets = min(len(values), _BLOCK)
+    buckets = min(len(values), SUMMED_AT_ONCE)
     scale = (buckets - 1) / (high - low) if high > low else 0.0
     if not math.isfinite(scale):  # all within a few of the smallest floats
         scale = 0.0
@@ -85,8 +98,9 @@ def _order_statistics(values: FloatArray, counts: IntArray, ranks: list[int], lo
     found_counts: list[IntArray] = []
     for part, part_counts in _blocks(values, counts):
         inside = is_chosen[((part - low) * scale).astype(np.int64)]
-        found.append(part[inside])
-        found_counts.append(part_counts[inside])
+        distinct, place = np.unique(part[inside], return_inverse=True)
+        found.append(distinct)
+        found_counts.append(np.bincount(place, part_counts[inside], minlength=len(distinct)).astype(np.int64))
     samples = np.concatenate(found)
     order = np.argsort(samples, kind="stable")
     samples = samples[order]

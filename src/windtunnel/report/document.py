@@ -24,7 +24,8 @@ from windtunnel.report.classes import summarize_classes
 from windtunnel.report.deployment import describe_deployment
 from windtunnel.report.distribution import describe
 from windtunnel.report.metrics import class_limits, summarize
-from windtunnel.report.trust import trust_facts
+from windtunnel.report.row_blocks import Samples, ints, row_blocks
+from windtunnel.report.trust import arrival_span_ms, trust_facts
 from windtunnel.workload.session import Workload
 
 Summary = Mapping[str, int | float]
@@ -93,23 +94,27 @@ def encode_report(report: Mapping[str, Any]) -> bytes:
 def _describe_workload(result: SimulationResult) -> dict[str, Any]:
     """What was to be sent, and over which time it was: tokens are those asked for, whatever became of them."""
     workload = result.workload
-    input_tokens = np.asarray(workload.input_tokens, dtype=np.int64)
-    output_tokens = np.asarray(workload.output_tokens, dtype=np.int64)
-    arrival_ms = np.asarray(result.record.requests.arrival_ms, dtype=np.float64)
-    arrived_ms = arrival_ms[~np.isnan(arrival_ms)]
+    totals = {"input_tokens": 0, "output_tokens": 0}
+    lengths = {name: Samples() for name in totals}
+    for rows in row_blocks(result.record, workload):
+        for name, column in (("input_tokens", workload.input_tokens), ("output_tokens", workload.output_tokens)):
+            tokens = ints(column, rows)
+            totals[name] += int(np.sum(tokens))
+            lengths[name].add(tokens.astype(np.float64))
+    first_ms, last_ms = arrival_span_ms(result.record)
     concurrency = result.config.workload.concurrency
     description: dict[str, Any] = {
         "source": workload.source,
         "requests": workload.num_requests,
         "sessions": workload.num_sessions,
-        "total_input_tokens": int(np.sum(input_tokens)),
-        "total_output_tokens": int(np.sum(output_tokens)),
+        "total_input_tokens": totals["input_tokens"],
+        "total_output_tokens": totals["output_tokens"],
     }
-    for name, lengths in (("input_tokens", input_tokens), ("output_tokens", output_tokens)):
-        statistics = describe(lengths.astype(np.float64))
+    for name, samples in lengths.items():
+        statistics = describe(samples)
         for statistic in ("mean", "median", "p90", "max"):
             description[f"{statistic}_{name}"] = statistics[statistic]
-    description["arrival_span_ms"] = float(np.ptp(arrived_ms)) if len(arrived_ms) else 0.0
+    description["arrival_span_ms"] = last_ms - first_ms
     description |= _describe_loop(concurrency, result.config.workload.concurrency_by)
     if workload.closed_loops:
         are_all = len(workload.closed_loops) == len(workload.class_names)

@@ -18,7 +18,8 @@ from windtunnel.record.columns import Status
 from windtunnel.report.distribution import FloatArray, IntArray
 from windtunnel.report.document import SimulationResult
 from windtunnel.report.metrics import RequestLatencies, request_latencies
-from windtunnel.report.token_times import TokenTimes
+from windtunnel.report.row_blocks import arrival_blocks, numbers_of
+from windtunnel.report.token_times import PassEnds, TokenTimes
 from windtunnel.workload.session import Workload
 
 RequestRecord: TypeAlias = dict[str, str | int | float | None]
@@ -47,11 +48,12 @@ def write_requests(result: SimulationResult, file: BinaryIO) -> None:
 
 def _batches(result: SimulationResult) -> Iterator[list[RequestRecord]]:
     record = result.record
-    latencies = request_latencies(record, TokenTimes(record))
-    arrival_ms = np.asarray(record.requests.arrival_ms, dtype=np.float64)
-    order = np.argsort(arrival_ms, kind="stable")  # NaN, never arrived, sorts last
-    for start in range(0, len(order), _BATCH_REQUESTS):
-        yield _batch(result, latencies, order[start : start + _BATCH_REQUESTS])
+    ends = PassEnds(record)
+    for block in arrival_blocks(record, result.workload):
+        numbers = numbers_of(block, record.requests.num_requests)
+        for start in range(0, len(numbers), _BATCH_REQUESTS):
+            rows = numbers[start : start + _BATCH_REQUESTS]
+            yield _batch(result, request_latencies(record, TokenTimes(record, rows, ends)), rows)
 
 
 def _batch(result: SimulationResult, latencies: RequestLatencies, rows: IntArray) -> list[RequestRecord]:
@@ -65,7 +67,9 @@ def _batch(result: SimulationResult, latencies: RequestLatencies, rows: IntArray
         return chosen
 
     def times(column: object) -> list[float | None]:
-        chosen: FloatArray = np.asarray(column, dtype=np.float64)[rows]
+        return known(np.asarray(column, dtype=np.float64)[rows])
+
+    def known(chosen: FloatArray) -> list[float | None]:
         values: list[float | None] = chosen.tolist()
         for i in np.flatnonzero(np.isnan(chosen)).tolist():
             values[i] = None
@@ -90,10 +94,10 @@ def _batch(result: SimulationResult, latencies: RequestLatencies, rows: IntArray
         "first_token_ms": times(requests.first_token_ms),
         "last_token_ms": times(requests.last_token_ms),
         "terminal_time_ms": times(requests.terminal_ms),
-        "ttft_ms": times(latencies.ttft_ms),
-        "ttst_ms": times(latencies.ttst_ms),
-        "tpot_ms": times(latencies.tpot_ms),
-        "e2e_latency_ms": times(latencies.e2e_ms),
+        "ttft_ms": known(latencies.ttft_ms),
+        "ttst_ms": known(latencies.ttst_ms),
+        "tpot_ms": known(latencies.tpot_ms),
+        "e2e_latency_ms": known(latencies.e2e_ms),
         "input_length": counts(workload.input_tokens),
         "requested_output_length": counts(workload.output_tokens),
         "output_length": counts(requests.output_tokens),

@@ -14,14 +14,31 @@ import numpy.typing as npt
 
 from windtunnel.record.columns import Record
 from windtunnel.report.distribution import FloatArray, IntArray
+from windtunnel.report.row_blocks import Rows, ints
 
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
+EVERY_ROW = slice(None)
+
+
+class PassEnds:
+    """The passes of all engines laid end to end.
+
+    Attributes:
+        end_ms: when each ended; starts: place of the first of each engine, and 0 for engine -1.
+    """
+
+    def __init__(self, record: Record) -> None:
+        columns = [np.asarray(passes.end_ms, dtype=np.float64) for passes in record.passes]
+        lengths = np.array([len(column) for column in columns], dtype=np.int64)
+        self.starts: IntArray = np.append(np.cumsum(lengths) - lengths, 0)
+        self.end_ms: FloatArray = np.concatenate(columns) if columns else np.empty(0)
 
 
 class TokenTimes:
     """The passes of all engines laid end to end, and each request's slice of them.
 
     Attributes:
+        rows: which requests of the record it is about.
         end_ms: when each pass ended, engine after engine.
         first, last: per request, the index in `end_ms` of its first and last token, -1 without tokens.
         burst_request, burst_at, burst_extra: per burst, its request, index in `end_ms`, and the tokens beyond one.
@@ -38,31 +55,36 @@ class TokenTimes:
         "end_ms",
         "first",
         "last",
+        "rows",
     )
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: Record, rows: Rows = EVERY_ROW, ends: PassEnds | None = None) -> None:
+        """Args:
+        rows: which requests it is about; they are called by their places among these.
+        ends: those of the record, if somebody has put them together already.
+        """
         requests = record.requests
-        columns = [np.asarray(passes.end_ms, dtype=np.float64) for passes in record.passes]
-        lengths = np.array([len(column) for column in columns], dtype=np.int64)
-        starts = np.append(np.cumsum(lengths) - lengths, 0)  # the last one serves worker -1
-        offset = starts[np.asarray(requests.worker, dtype=np.int64)]
-        first = np.asarray(requests.first_pass, dtype=np.int64)
-        last = np.asarray(requests.last_pass, dtype=np.int64)
-        self.end_ms: FloatArray = np.concatenate(columns) if columns else np.empty(0)
+        ends = ends or PassEnds(record)
+        offset = ends.starts[ints(requests.worker, rows)]
+        first = ints(requests.first_pass, rows)
+        last = ints(requests.last_pass, rows)
+        self.rows = rows
+        self.end_ms: FloatArray = ends.end_ms
         self.first: IntArray = np.where(first >= 0, first + offset, -1)
         self.last: IntArray = np.where(first >= 0, last + offset, -1)
-        self.break_request: IntArray = np.array(requests.break_request, dtype=np.int64)
-        self.break_before: IntArray = np.asarray(requests.break_before, dtype=np.int64) + offset[self.break_request]
-        self.break_after: IntArray = np.asarray(requests.break_after, dtype=np.int64) + offset[self.break_request]
+        self.break_request, known = _places(requests.break_request, rows, requests.num_requests)
+        self.break_before: IntArray = ints(requests.break_before, known) + offset[self.break_request]
+        self.break_after: IntArray = ints(requests.break_after, known) + offset[self.break_request]
         self.burst_request: IntArray = np.empty(0, dtype=np.int64)
         self.burst_at: IntArray = np.empty(0, dtype=np.int64)
         self.burst_extra: IntArray = np.empty(0, dtype=np.int64)
         if requests.burst_request:
-            self._find_bursts(
-                np.array(requests.burst_request, dtype=np.int64),
-                np.array(requests.burst_passes, dtype=np.int64),
-                np.array(requests.burst_extra, dtype=np.int64),
-            )
+            request, known = _places(requests.burst_request, rows, requests.num_requests)
+            passes = np.asarray(requests.burst_passes, dtype=np.int64)
+            is_known = np.zeros(len(passes), dtype=np.bool_)
+            is_known[known] = True
+            extra = np.asarray(requests.burst_extra, dtype=np.int64)[np.repeat(is_known, passes)]
+            self._find_bursts(request, passes[known], extra)
 
     def _find_bursts(self, request: IntArray, passes: IntArray, extra: IntArray) -> None:
         """Where passes emit several tokens, from the passes of each request that emit any, breaks left out."""
@@ -119,29 +141,60 @@ class TokenTimes:
 
         One entry a pass at most, plus one a break, whatever the number of tokens; tokens of one burst are 0 ms apart.
         """
-        gaps, counts = self._gaps_between_passes_ms(chosen)
-        at_once = int(self.burst_extra[chosen[self.burst_request]].sum())
-        if not at_once:
-            return gaps, counts
-        return np.append(gaps, 0.0), np.append(counts, at_once)
+        gaps = Gaps(self.end_ms)
+        gaps.add(self, chosen)
+        return gaps.all_ms()
 
-    def _gaps_between_passes_ms(self, chosen: BoolArray) -> tuple[FloatArray, IntArray]:
-        several = chosen & (self.last > self.first)
-        broken = several[self.break_request]
-        before = self.break_before[broken]
-        after = self.break_after[broken]
-        # Requests that emit both in a pass and in the one before it: +1 from the second token of a slice to its
-        # last, -1 from the pass after a break's `before` to its `after`. Slices of different engines never touch.
-        counts = np.zeros(len(self.end_ms) + 1, dtype=np.int32)
-        np.add.at(counts, self.first[several] + 1, 1)
-        np.subtract.at(counts, self.last[several] + 1, 1)
-        np.subtract.at(counts, before + 1, 1)
-        np.add.at(counts, after + 1, 1)
-        np.cumsum(counts, out=counts)
-        used = counts[1:-1] != 0  # the first pass of an engine ends no gap
-        gaps = np.diff(self.end_ms)[used] if len(self.end_ms) else np.empty(0)
-        counts = counts[1:-1][used]
-        if not len(after):
-            return gaps, counts
-        broken_gaps = self.end_ms[after] - self.end_ms[before]
-        return np.concatenate((gaps, broken_gaps)), np.concatenate((counts, np.ones(len(after), dtype=np.int32)))
+
+class Gaps:
+    """All gaps between consecutive tokens of requests that are added block by block."""
+
+    def __init__(self, end_ms: FloatArray) -> None:
+        """`end_ms` are the passes, as in `TokenTimes`."""
+        self._end_ms = end_ms
+        # Requests that emit both in a pass and in the one before it, as steps: +1 at the second token of a slice, -1
+        # behind its last, -1 at the pass after a break's `before`, +1 behind its `after`. Slices of different engines
+        # never touch.
+        self._steps = np.zeros(len(end_ms) + 1, dtype=np.int32)
+        self._broken_ms: list[FloatArray] = []
+        self._at_once = 0
+
+    def add(self, times: TokenTimes, chosen: BoolArray) -> None:
+        """The gaps of the `chosen` requests of a block."""
+        several = chosen & (times.last > times.first)
+        broken = several[times.break_request]
+        before = times.break_before[broken]
+        after = times.break_after[broken]
+        np.add.at(self._steps, times.first[several] + 1, 1)
+        np.subtract.at(self._steps, times.last[several] + 1, 1)
+        np.subtract.at(self._steps, before + 1, 1)
+        np.add.at(self._steps, after + 1, 1)
+        if len(after):
+            self._broken_ms.append(self._end_ms[after] - self._end_ms[before])
+        self._at_once += int(times.burst_extra[chosen[times.burst_request]].sum())
+
+    def all_ms(self) -> tuple[FloatArray, IntArray]:
+        """As `TokenTimes.gaps_ms` gives them."""
+        counts = np.cumsum(self._steps, dtype=np.int32)[1:-1]
+        used = counts != 0  # the first pass of an engine ends no gap
+        gaps = [np.diff(self._end_ms)[used] if len(self._end_ms) else np.empty(0), *self._broken_ms]
+        counts_of = [counts[used], *(np.ones(len(part), dtype=np.int32) for part in self._broken_ms)]
+        if self._at_once:
+            gaps.append(np.zeros(1))
+            counts_of.append(np.array([self._at_once]))
+        return np.concatenate(gaps), np.concatenate(counts_of)
+
+
+def _places(requests: object, rows: Rows, num_requests: int) -> tuple[IntArray, IntArray]:
+    """Of a column of request numbers: the places among `rows` of those that are there, and where they stand in it."""
+    named = np.asarray(requests, dtype=np.int64)
+    if isinstance(rows, slice):
+        start, stop, _ = rows.indices(num_requests)
+        known = np.flatnonzero((named >= start) & (named < stop))
+        return named[known] - start, known
+    if not len(rows):
+        return named[:0], named[:0]
+    order = np.argsort(rows)
+    found = order[np.minimum(np.searchsorted(rows, named, sorter=order), len(rows) - 1)]
+    known = np.flatnonzero(rows[found] == named)
+    return found[known], known

@@ -14,6 +14,9 @@ import numpy as np
 from windtunnel.config.schema import Config, VllmConfig
 from windtunnel.record.columns import Record
 from windtunnel.report.distribution import FloatArray, IntArray
+from windtunnel.report.row_blocks import arrival_blocks, floats, ints, row_blocks
+from windtunnel.report.token_times import PassEnds, TokenTimes
+from windtunnel.timing.measured_range import MeasuredRange
 from windtunnel.workload.session import Workload
 
 # Above this a small error of the timing model is a large one of latencies: with 20 % less capacity, mean times to the
@@ -38,23 +41,38 @@ def trust_facts(config: Config, workload: Workload, record: Record) -> dict[str,
     if record.timing_overhead is not None:
         facts["pass_overhead_ms"] = record.timing_overhead.pass_ms
         facts["request_overhead_ms"] = record.timing_overhead.request_ms
-    requests = record.requests
-    inputs = np.asarray(workload.input_tokens, dtype=np.int64)
-    outputs = np.asarray(requests.output_tokens, dtype=np.int64)
     if measured is not None:
-        low, high = measured.context_tokens
+        facts |= _outside(config, workload, record, measured)
+    if config.workload.concurrency is None and not config.cluster.is_split:
+        facts |= _saturation(config, workload, record)
+    return facts
+
+
+def _outside(config: Config, workload: Workload, record: Record, measured: MeasuredRange) -> dict[str, float | int]:
+    """Shares of what was priced outside the range that was measured."""
+    requests = record.requests
+    low, high = measured.context_tokens
+    far = decoded_tokens = 0.0
+    large_tokens = admitted_tokens = 0
+    batches = Batches(PassEnds(record))
+    for rows in row_blocks(record, workload):
+        inputs = ints(workload.input_tokens, rows)
+        outputs = ints(requests.output_tokens, rows)
         decoded = np.maximum(outputs - 1, 0)  # the first token comes with the prompt
         below = np.clip(np.ceil(low) - (inputs + 2), 0, decoded)
         above = np.clip(inputs + outputs - np.maximum(np.floor(high), inputs + 1), 0, decoded)
-        facts["beyond_measured_contexts_ratio"] = _share(float(np.sum(below + above)), float(np.sum(decoded)))
-        facts["beyond_measured_batches_ratio"] = _batches_outside(record, measured.decodes)
-        chunks = np.minimum(inputs - np.asarray(requests.hit_tokens, dtype=np.int64), _pass_tokens(config))
-        admitted = ~np.isnan(np.asarray(requests.first_admit_ms, dtype=np.float64))
-        large = admitted & (chunks > measured.pass_tokens[1])
-        facts["beyond_measured_prompts_ratio"] = _share(float(np.sum(inputs[large])), float(np.sum(inputs[admitted])))
-    if config.workload.concurrency is None and not config.cluster.is_split:
-        facts |= _saturation(config, record, inputs, outputs)
-    return facts
+        far += float(np.sum(below + above))
+        decoded_tokens += float(np.sum(decoded))
+        chunks = np.minimum(inputs - ints(requests.hit_tokens, rows), _pass_tokens(config))
+        admitted = ~np.isnan(floats(requests.first_admit_ms, rows))
+        large_tokens += int(np.sum(inputs[admitted & (chunks > measured.pass_tokens[1])]))
+        admitted_tokens += int(np.sum(inputs[admitted]))
+        batches.add(TokenTimes(record, rows, batches.ends))
+    return {
+        "beyond_measured_contexts_ratio": _share(far, decoded_tokens),
+        "beyond_measured_batches_ratio": batches.outside(measured.decodes),
+        "beyond_measured_prompts_ratio": _share(float(large_tokens), float(admitted_tokens)),
+    }
 
 
 def trust_lines(record: Record, facts: Trust) -> list[tuple[str, str]]:
@@ -104,44 +122,54 @@ def _pass_tokens(config: Config) -> int:
     return engine.chunked_prefill_size if engine.chunked_prefill_size > 0 else engine.max_prefill_tokens
 
 
-def _batches_outside(record: Record, decodes: tuple[int, int]) -> float:
-    """Share of the time in which some number of requests outside the range decoded together on a worker."""
-    requests = record.requests
-    first_ms = np.asarray(requests.first_token_ms, dtype=np.float64)
-    last_ms = np.asarray(requests.last_token_ms, dtype=np.float64)
-    worker = np.asarray(requests.worker, dtype=np.int64)
-    decoded = last_ms > first_ms  # false for NaN
-    times = np.concatenate((first_ms[decoded], last_ms[decoded]))
-    steps = np.concatenate((np.ones(np.count_nonzero(decoded)), -np.ones(np.count_nonzero(decoded))))
-    workers = np.concatenate((worker[decoded], worker[decoded]))
-    order = np.lexsort((steps, times, workers))
-    batches = np.cumsum(steps[order])[:-1]  # each worker's returns to zero before the next one's begins
-    spans = np.diff(times[order])
-    busy = batches > 0
-    outside = busy & ((batches < decodes[0]) | (batches > decodes[1]))
-    return _share(float(np.sum(spans[outside])), float(np.sum(spans[busy])))
+class Batches:
+    """How many requests decode together on a worker, from one pass to the next, breaks included."""
+
+    def __init__(self, ends: PassEnds) -> None:
+        self.ends = ends
+        self._steps = np.zeros(len(ends.end_ms) + 1, dtype=np.int32)
+
+    def add(self, times: TokenTimes) -> None:
+        """The requests of a block."""
+        decoded = times.last > times.first
+        np.add.at(self._steps, times.first[decoded], 1)
+        np.subtract.at(self._steps, times.last[decoded], 1)
+
+    def outside(self, decodes: tuple[int, int]) -> float:
+        """Share of the time in which some number of requests outside the range decoded together on a worker."""
+        if not len(self.ends.end_ms):
+            return 0.0
+        batches = np.cumsum(self._steps, dtype=np.int32)[:-2]  # 0 between the passes of two workers
+        spans = np.diff(self.ends.end_ms)
+        busy = batches > 0
+        outside = busy & ((batches < decodes[0]) | (batches > decodes[1]))
+        return _share(float(np.sum(spans[outside])), float(np.sum(spans[busy])))
 
 
-def _saturation(config: Config, record: Record, inputs: IntArray, outputs: IntArray) -> dict[str, float | int]:
+def _saturation(config: Config, workload: Workload, record: Record) -> dict[str, float | int]:
     """How full the deployment was while requests arrived."""
     requests = record.requests
-    arrival_ms = np.asarray(requests.arrival_ms, dtype=np.float64)
-    admit_ms = np.asarray(requests.first_admit_ms, dtype=np.float64)
-    terminal_ms = np.asarray(requests.terminal_ms, dtype=np.float64)
-    first_ms = np.asarray(requests.first_token_ms, dtype=np.float64)
-    worker = np.asarray(requests.worker, dtype=np.int64)
-    served = ~np.isnan(admit_ms) & ~np.isnan(terminal_ms)
-    busy = running = kv = 0.0
-    start_ms, end_ms = _arrivals(arrival_ms)
-    if end_ms > start_ms and np.any(served):
-        available_ms = max(len(record.passes), 1) * (end_ms - start_ms)
+    start_ms, end_ms = arrival_span_ms(record)
+    used_ms = used_token_ms = 0.0
+    covered = Covered()
+    for rows in arrival_blocks(record, workload) if end_ms > start_ms else ():
+        arrival_ms = floats(requests.arrival_ms, rows)
+        admit_ms = floats(requests.first_admit_ms, rows)
+        terminal_ms = floats(requests.terminal_ms, rows)
+        first_ms = floats(requests.first_token_ms, rows)
+        served = ~np.isnan(admit_ms) & ~np.isnan(terminal_ms)
         inside = np.clip(np.minimum(terminal_ms, end_ms) - np.maximum(admit_ms, start_ms), 0.0, None)[served]
-        held = (inputs - np.asarray(requests.hit_tokens, dtype=np.int64) + outputs / 2.0)[served]
-        running = _share(float(np.sum(inside)), available_ms * config.engine.max_decodes)
-        kv = _share(float(np.sum(inside * held)), available_ms * config.engine.kv_capacity_tokens)
+        hits = ints(requests.hit_tokens, rows)
+        held = (ints(workload.input_tokens, rows) - hits + ints(requests.output_tokens, rows) / 2.0)[served]
+        used_ms += float(np.sum(inside))
+        used_token_ms += float(np.sum(inside * held))
         emitted = served & ~np.isnan(first_ms)
         ends = np.minimum(first_ms[emitted], end_ms)
-        busy = _share(_covered_ms(worker[emitted], arrival_ms[emitted], ends), available_ms)
+        covered.add(ints(requests.worker, rows)[emitted], arrival_ms[emitted], ends)
+    available_ms = max(len(record.passes), 1) * (end_ms - start_ms)
+    running = _share(used_ms, available_ms * config.engine.max_decodes)
+    kv = _share(used_token_ms, available_ms * config.engine.kv_capacity_tokens)
+    busy = _share(covered.total_ms, available_ms)
     return {
         "prompt_busy_ratio": busy,
         "running_occupancy_ratio": running,
@@ -150,18 +178,34 @@ def _saturation(config: Config, record: Record, inputs: IntArray, outputs: IntAr
     }
 
 
-def _covered_ms(worker: IntArray, start_ms: FloatArray, end_ms: FloatArray) -> float:
-    """Time that is in any of these intervals, added over workers."""
-    total = 0.0
-    for number in np.unique(worker):
-        own = worker == number
-        order = np.argsort(start_ms[own], kind="stable")
-        starts, ends = start_ms[own][order], np.maximum.accumulate(end_ms[own][order])
-        covered_until = np.concatenate(([-np.inf], ends[:-1]))
-        total += float(np.sum(np.clip(ends - np.maximum(starts, covered_until), 0.0, None)))
-    return total
+class Covered:
+    """Time that is in any of some intervals, added over workers.
+
+    Attributes:
+        total_ms: of the intervals so far.
+    """
+
+    def __init__(self) -> None:
+        self.total_ms = 0.0
+        self._until_ms: dict[int, float] = {}  # by worker
+
+    def add(self, worker: IntArray, start_ms: FloatArray, end_ms: FloatArray) -> None:
+        """More intervals, none of which starts before an earlier one."""
+        for number in np.unique(worker).tolist():
+            own = worker == number
+            starts = start_ms[own]
+            until = self._until_ms.get(number, -np.inf)
+            ends = np.maximum.accumulate(np.maximum(end_ms[own], until))
+            covered_until = np.concatenate(([until], ends[:-1]))
+            self.total_ms += float(np.sum(np.clip(ends - np.maximum(starts, covered_until), 0.0, None)))
+            self._until_ms[number] = float(ends[-1])
 
 
-def _arrivals(arrival_ms: FloatArray) -> tuple[float, float]:
-    arrived = arrival_ms[~np.isnan(arrival_ms)]
-    return (float(np.min(arrived)), float(np.max(arrived))) if len(arrived) else (0.0, 0.0)
+def arrival_span_ms(record: Record) -> tuple[float, float]:
+    """When the first and the last request arrived; 0 if none did."""
+    first_ms, last_ms = np.inf, -np.inf
+    for rows in row_blocks(record):
+        arrival_ms = floats(record.requests.arrival_ms, rows)
+        first_ms = min(first_ms, float(np.fmin.reduce(arrival_ms, initial=np.inf)))
+        last_ms = max(last_ms, float(np.fmax.reduce(arrival_ms, initial=-np.inf)))
+    return (first_ms, last_ms) if last_ms >= first_ms else (0.0, 0.0)

@@ -118,9 +118,10 @@ class Workload:
         self.class_names.append(name)
         self.class_ends.append(self.num_sessions)
 
-    def class_of_requests(self) -> IntColumn:
-        """The number of the class of each request; that of sessions after the last class is the number of classes."""
-        sessions = np.asarray(self.session, dtype=np.int64)
+    def class_of_requests(self, rows: slice | IntColumn = slice(None)) -> IntColumn:
+        """The number of the class of each request, or of those in some rows; that of sessions after the last class is
+        the number of classes."""
+        sessions = np.asarray(self.session, dtype=np.int64)[rows]
         return np.searchsorted(np.asarray(self.class_ends), sessions, side="right").astype(np.int64)
 
     @property
