@@ -17,48 +17,23 @@ from windtunnel.errors import InputError
 from windtunnel.workload.session import Workload
 from windtunnel.workload.traces.dependencies import usable_rows
 from windtunnel.workload.traces.hash_blocks import HashBlocks
-from windtunnel.workload.traces.json_rows import (
-    DelayMs,
-    HashIds,
-    InputTokens,
-    OutputTokens,
-    Signed32,
-    TimeMs,
-    TokenIds,
-    Unsigned32,
-    either,
-    read_json_rows,
-    required_output,
-)
+from windtunnel.workload.traces.json_rows import DelayMs, HashIds, read_json_rows
+from windtunnel.workload.traces.mooncake_fields import MooncakeFields, Stated, note_facts
 from windtunnel.workload.traces.reading import CONTRADICTION, DUPLICATE_ID, BadRowError, ReadOptions, refuse
 from windtunnel.workload.traces.rows import Head
 from windtunnel.workload.traces.sessions import SessionBuilder
 from windtunnel.workload.traces.token_ids import TokenTree
-from windtunnel.workload.urgency import NO_URGENCY, urgency_of
 
 BLOCK_SIZE = 512
 
 
-class AgenticRow(msgspec.Struct, gc=False):
-    """The fields of a row; what replay does not use (branches, request_kind, prefix_reset, tool_events) is unread."""
+class AgenticRow(MooncakeFields, gc=False, kw_only=True):
+    """A row; what replay does not use (branches, request_kind, prefix_reset, tool_events) is unread."""
 
     request_id: str
     hash_ids: HashIds
-    session_id: str | None = None
-    input_length: InputTokens | None = None
-    input_tokens: InputTokens | None = None
-    output_length: OutputTokens | None = None
-    output_tokens: OutputTokens | None = None
-    timestamp: TimeMs | None = None
-    created_time: TimeMs | None = None
-    delay: DelayMs | None = None
-    delay_ms: DelayMs | None = None
     tool_wait_ms: DelayMs | None = None
-    wait_for: list[str] = []
-    output_token_ids: TokenIds | None = None
-    priority: Signed32 | None = None
-    strict_priority: Unsigned32 | None = None
-    policy_class: str | None = None
+    wait_for: list[str] = msgspec.field(default_factory=list)
 
 
 class AgenticMooncake:
@@ -90,6 +65,7 @@ class Graph:
         self._options = options
         self._block_size = block_size
         self._rows: list[AgenticRow] = []
+        self._stated: list[Stated] = []
         self._places: list[tuple[str, int]] = []  # file and line of each row
         self._ids: set[str] = set()
         self._place = ("", 0)
@@ -109,23 +85,14 @@ class Graph:
         if row.request_id in self._ids:
             message = f"duplicate request_id {row.request_id!r}, expected a new one"
             raise BadRowError(message, kind=DUPLICATE_ID, field="request_id")
-        either(row.input_length, row.input_tokens, "input_length", "input_tokens")
-        output = either(row.output_length, row.output_tokens, "output_length", "output_tokens")
-        either(row.timestamp, row.created_time, "timestamp", "created_time")
-        delay = either(row.delay, row.delay_ms, "delay", "delay_ms")
-        output = required_output(output, self._options)
-        if row.output_token_ids is not None and len(row.output_token_ids) != output:
-            raise BadRowError(
-                f"found {len(row.output_token_ids)} ids for an output_length of {output}, expected as many",
-                kind=CONTRADICTION,
-                field="output_token_ids",
-            )
-        if not row.wait_for and (delay or row.tool_wait_ms):
-            field = "delay" if delay else "tool_wait_ms"
+        stated = Stated(row, self._options)
+        if not row.wait_for and (stated.delay or row.tool_wait_ms):
+            field = "delay" if stated.delay else "tool_wait_ms"
             message = "has no effect on a row without wait_for: it is sent at its timestamp"
             raise BadRowError(message, kind=CONTRADICTION, field=field)
         self._ids.add(row.request_id)
         self._rows.append(row)
+        self._stated.append(stated)
         self._places.append(self._place)
 
     def build(self) -> Workload:
@@ -139,9 +106,8 @@ class Graph:
         blocks = HashBlocks(self._block_size, options, exact=True)
         prompts = {}
         for place, row in enumerate(self._rows):
-            length = row.input_length if row.input_length is not None else row.input_tokens
             try:
-                prompts[place] = blocks.prompt(row.hash_ids, length)
+                prompts[place] = blocks.prompt(row.hash_ids, self._stated[place].input_tokens)
             except BadRowError as error:
                 self._refuse(place, error)
         kept = list(prompts)
@@ -155,26 +121,20 @@ class Graph:
         timestamps_ms = [0.0]
         for place in (kept[number] for number in usable):
             row = self._rows[place]
-            timestamp_ms = (row.timestamp if row.timestamp is not None else row.created_time) or 0.0
+            stated = self._stated[place]
+            timestamp_ms = stated.timestamp or 0.0
             timestamps_ms.append(timestamp_ms)
-            output = row.output_length if row.output_length is not None else row.output_tokens
-            delay_ms = (row.delay or row.delay_ms or 0.0) + (row.tool_wait_ms or 0.0)
+            delay_ms = (stated.delay or 0.0) + (row.tool_wait_ms or 0.0)
             request = sessions.add(
                 prompts[place],
-                required_output(output, options),
+                stated.output_tokens,
                 session_name=row.session_id,
                 request_id=row.request_id,
                 time_ms=delay_ms if row.wait_for else timestamp_ms,
                 after=[numbers[name] for name in row.wait_for],
             )
-            if row.output_token_ids:
-                sessions.workload.plan(request, outputs.output((), row.output_token_ids, request))
-            if row.priority:
-                sessions.workload.priorities[request] = row.priority
-            options.loading.without_output += output is None
-            urgency = urgency_of(row.priority, row.strict_priority, row.policy_class)
-            if urgency is not NO_URGENCY:
-                sessions.workload.urgency[request] = urgency
+            note_facts(sessions.workload, request, row, outputs)
+            options.loading.without_output += not stated.states_output
         sessions.workload.origin_ms = min(timestamps_ms[1:], default=0.0)
         return sessions.workload
 

@@ -15,47 +15,21 @@ from windtunnel.errors import InputError
 from windtunnel.workload.content import Run, output_origin
 from windtunnel.workload.session import Workload
 from windtunnel.workload.traces.hash_blocks import HashBlocks
-from windtunnel.workload.traces.json_rows import (
-    DelayMs,
-    HashIds,
-    InputTokens,
-    OutputTokens,
-    Signed32,
-    TimeMs,
-    TokenIds,
-    Unsigned32,
-    either,
-    explain,
-    required_output,
-)
+from windtunnel.workload.traces.json_rows import explain
+from windtunnel.workload.traces.mooncake_fields import MooncakeFields, Stated, note_facts
 from windtunnel.workload.traces.plain_rows import PlainRows
 from windtunnel.workload.traces.reading import CONTRADICTION, BadRowError, ReadOptions, refuse
 from windtunnel.workload.traces.rows import Head, blocks, require_utf8
 from windtunnel.workload.traces.sessions import SessionBuilder
 from windtunnel.workload.traces.token_ids import TokenTree
-from windtunnel.workload.urgency import NO_URGENCY, urgency_of
 
 BLOCK_SIZE = 512
 
 
-class MooncakeRow(msgspec.Struct, gc=False):
-    """The known fields of a row; null is the same as absent, and keys that are not here are ignored."""
+class MooncakeRow(MooncakeFields, gc=False):
+    """A row of this format."""
 
-    hash_ids: HashIds | None = None
-    input_length: InputTokens | None = None
-    input_tokens: InputTokens | None = None
-    output_length: OutputTokens | None = None
-    output_tokens: OutputTokens | None = None
-    timestamp: TimeMs | None = None
-    created_time: TimeMs | None = None
-    delay: DelayMs | None = None
-    delay_ms: DelayMs | None = None
-    session_id: str | None = None
     request_id: str | None = None
-    output_token_ids: TokenIds | None = None
-    priority: Signed32 | None = None
-    strict_priority: Unsigned32 | None = None
-    policy_class: str | None = None
     wait_for: list[str] | None = None
 
 
@@ -143,26 +117,14 @@ class _Builder:
         Raises:
             BadRowError: the row contradicts itself or the rows before it.
         """
-        input_tokens = either(row.input_length, row.input_tokens, "input_length", "input_tokens")
-        stated_output = either(row.output_length, row.output_tokens, "output_length", "output_tokens")
-        timestamp_ms = either(row.timestamp, row.created_time, "timestamp", "created_time")
-        delay_ms = either(row.delay, row.delay_ms, "delay", "delay_ms")
-        output_tokens = required_output(stated_output, self._options)
-        if row.output_token_ids is not None and len(row.output_token_ids) != output_tokens:
-            raise BadRowError(
-                f"found {len(row.output_token_ids)} ids for an output_length of {output_tokens}, expected as many",
-                kind=CONTRADICTION,
-                field="output_token_ids",
-            )
+        stated = Stated(row, self._options)
         if row.wait_for:
             message = "is a field of the format agentic-mooncake, and means nothing here: name the format with `format`"
             raise BadRowError(message, kind=CONTRADICTION, field="wait_for")
         sessions = self.sessions
         name = row.session_id
-        if timestamp_ms is not None:
-            timestamp_ms *= self._ms_per_unit
-        if delay_ms is not None:
-            delay_ms *= self._ms_per_unit
+        timestamp_ms = None if stated.timestamp is None else stated.timestamp * self._ms_per_unit
+        delay_ms = None if stated.delay is None else stated.delay * self._ms_per_unit
         time_ms = sessions.time_ms(
             name,
             timestamp_ms,
@@ -170,24 +132,18 @@ class _Builder:
             timestamp_field="timestamp" if row.created_time is None else "created_time",
             delay_field="delay" if row.delay_ms is None else "delay_ms",
         )
-        runs = self.blocks.prompt(row.hash_ids, input_tokens)
+        runs = self.blocks.prompt(row.hash_ids, stated.input_tokens)
         if self._history is not None and name is not None:
             runs = [*self._history.get(name, ()), *runs]
         request = sessions.add(
             runs,
-            output_tokens,
+            stated.output_tokens,
             session_name=name,
             request_id=row.request_id,
             time_ms=time_ms,
             timestamp_ms=timestamp_ms,
         )
-        if row.output_token_ids:
-            sessions.workload.plan(request, self._outputs.output((), row.output_token_ids, request))
-        if row.priority:
-            sessions.workload.priorities[request] = row.priority
-        urgency = urgency_of(row.priority, row.strict_priority, row.policy_class)
-        if urgency is not NO_URGENCY:
-            sessions.workload.urgency[request] = urgency
+        note_facts(sessions.workload, request, row, self._outputs)
         if self._history is not None and name is not None:
-            self._history[name] = [*runs, (output_origin(request), 0, output_tokens)]
-        self._options.loading.without_output += stated_output is None
+            self._history[name] = [*runs, (output_origin(request), 0, stated.output_tokens)]
+        self._options.loading.without_output += not stated.states_output
