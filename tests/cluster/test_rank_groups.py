@@ -124,3 +124,69 @@ def spans(passes: PassColumns) -> list[tuple[float, float]]:
     starts = dict(zip(passes.idle_pass, passes.idle_until_ms, strict=True))
     before = [0.0, *passes.end_ms]
     return [(starts.get(number, before[number]), end_ms) for number, end_ms in enumerate(passes.end_ms)]
+
+
+class Listening(PerToken):
+    """Notes what it is told of the group."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[int, int, int]] = []
+
+    def price_pass_ms(self, shape: PassShape) -> float:
+        self.told.append((sum(shape.chunk_tokens), shape.num_decodes, shape.group_tokens))
+        return super().price_pass_ms(shape)
+
+
+def test_a_pass_with_prompts_knows_the_tokens_of_all_ranks() -> None:
+    listening = Listening()
+    sends = (prompt(1, 8, 3), prompt(2, 5, 3), prompt(3, 6, 1, time_ms=9.5))
+    run(replace(ranks(sends, max_num_seqs=2), timing=listening))
+    assert listening.told[:2] == [(8, 0, 13), (5, 0, 13)]
+    assert (6, 1, 8) in listening.told  # the third prompt beside a decode, and the decode of the other rank
+    assert (0, 1, 8) in listening.told
+    assert all(group == 0 for tokens, _, group in listening.told[4:] if not tokens and group != 8)
+
+
+class ByLongest:
+    """A pass costs its longest context, and a little for each prompt token."""
+
+    needs_physical_context = False
+    needs_longest_context = True
+
+    def price_pass_ms(self, shape: PassShape) -> float:
+        return 1.0 + shape.longest_context_tokens + 0.125 * sum(shape.chunk_tokens)
+
+    def price_run_ms(
+        self, num_decodes: int, context_tokens: int, physical_context_tokens: int, passes: int
+    ) -> FloatArray:
+        raise AssertionError("a run knows no longest context")
+
+
+@pytest.mark.parametrize("dp_size", [1, 2])
+@pytest.mark.parametrize(
+    "engine",
+    [
+        {"async_scheduling": False},
+        {"async_scheduling": True},
+        {"kind": "sglang", "overlap_schedule": True},
+        {"kind": "sglang", "overlap_schedule": False},
+    ],
+)
+def test_the_longest_context_is_told_in_runs_as_in_single_passes(engine: dict[str, object], dp_size: int) -> None:
+    if dp_size > 1 and engine.get("overlap_schedule"):
+        pytest.skip("ranks do not overlap")
+    sends = tuple(prompt(n, 4 + 3 * n, 4 + 5 * (n % 3), time_ms=7.0 * n) for n in range(9))
+    options = dict(engine)
+    if engine.get("kind") == "sglang":
+        base: dict[str, object] = {"num_gpu_blocks": 1024, "max_running_requests": 3}
+    else:
+        base = {**ENGINE, "max_num_seqs": 3}
+    found = []
+    for fast_forward in (True, False):
+        fields = {**base, **options, "fast_forward": fast_forward}
+        scenario = Scenario(sends, fields, topology={"cluster": {"dp_size": dp_size}}, timing=ByLongest())
+        found.append(columns_of(run(scenario).record))
+    assert found[0] == found[1]
+    with_one = run(Scenario(sends[:1], {**base, **options}, topology={}, timing=ByLongest()))
+    # a prompt of 4: a pass of 1.5 ms, then contexts of 5, 6 and 7
+    assert with_one.record.requests.last_token_ms[0] == 1.5 + 6.0 + 7.0 + 8.0

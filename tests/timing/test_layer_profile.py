@@ -18,7 +18,7 @@ from windtunnel.timing.attention_table import AttentionTable
 from windtunnel.timing.base import PassShape
 from windtunnel.timing.catalog import load_gpu, load_model
 from windtunnel.timing.deployment import deploy
-from windtunnel.timing.layer_profile import TABLES, LayerProfile, LayerStack, layer_stack
+from windtunnel.timing.layer_profile import TABLES, LayerProfile, LayerStack, layer_stack, read_skew
 from windtunnel.timing.profile import load_profile
 from windtunnel.timing.tabulated import TabulatedTiming
 
@@ -205,3 +205,40 @@ def test_tables_that_make_no_sense_are_one_line(stack: LayerStack, changes: dict
     with pytest.raises(InputError) as caught:
         profile(stack, **changes)
     assert message in str(caught.value)
+
+
+def test_ranks_compute_the_prompts_of_one_of_them_together() -> None:
+    """The rank with prompts has experts for half of what both compute, and not for as many tokens as its own."""
+    model = profile(LayerStack(num_layers=3, num_experts=8, experts_per_token=2, ep=2))
+    alike, alone = PassShape(), PassShape()
+    for shape in (alike, alone):
+        shape.add_chunk(0, 100, 100, True)
+    alone.group_tokens = 100
+    both = PassShape()
+    both.add_chunk(0, 100, 100, True)
+    both.group_tokens = 200
+    assert model.price_prompts_ms(alone, 0.0) < model.price_prompts_ms(alike, 0.0)
+    assert model.price_prompts_ms(both, 0.0) == pytest.approx(model.price_prompts_ms(alike, 0.0))
+
+
+def test_unequal_contexts_cost_part_of_the_way_to_the_longest() -> None:
+    even = TabulatedTiming(profile())
+    skewed_profile = profile()
+    skewed_profile.skew = 0.25
+    skewed = TabulatedTiming(skewed_profile)
+    assert skewed.needs_longest_context
+    assert not even.needs_longest_context
+    shape = PassShape(4, 400)
+    assert skewed.price_pass_ms(shape) == even.price_pass_ms(shape)  # nobody said
+    shape.longest_context_tokens = 200
+    mean, longest = even.price_pass_ms(PassShape(4, 400)), even.price_pass_ms(PassShape(4, 800))
+    assert longest > mean
+    assert skewed.price_pass_ms(shape) == pytest.approx(mean + 0.25 * (longest - mean))
+    shape.longest_context_tokens = 100  # all alike
+    assert skewed.price_pass_ms(shape) == mean
+
+
+def test_the_profilers_own_fit_is_read() -> None:
+    meta = "skew_fit: {per_tp: {1: {alpha_default: 0.0543}, 2: {alpha_default: 0.0654}}}"
+    assert (read_skew(meta, 1), read_skew(meta, 2), read_skew(meta, 4)) == (0.0543, 0.0654, 0.0)
+    assert read_skew("", 1) == read_skew("[", 1) == read_skew("skew_fit: 3", 1) == 0.0

@@ -17,7 +17,7 @@ from windtunnel.timing.catalog.hf_config import read_model_shape
 from windtunnel.timing.checked import CheckedTiming
 from windtunnel.timing.deployment import Deployment, deploy
 from windtunnel.timing.efficiency import load_efficiency
-from windtunnel.timing.layers import expert_coverage, layers_ms
+from windtunnel.timing.layers import expert_coverage, layers_ms, sharing_experts_ms
 from windtunnel.timing.overhead import Overhead, WithOverhead
 from windtunnel.timing.points import price_decode_ms, price_prompts_ms
 from windtunnel.timing.roofline import GRAPH_SIZES, RooflineTiming
@@ -294,3 +294,18 @@ def test_a_gpu_without_factors_of_its_own_says_so(gpu: str) -> None:
     shares = [rates.bandwidth for rates in (*efficiency.gemm.values(), *efficiency.experts.values())]
     assert all(0.3 < share < 1.0 for share in shares)
     assert math.isfinite(price_decode_ms(roofline("Qwen3-8B", gpu), 8, 1000))
+
+
+def test_ranks_that_share_experts_compute_what_all_of_them_have() -> None:
+    model = roofline("DeepSeek-V3", "h200", dp=8, ep=8)
+    alike, told, alone = PassShape(), PassShape(), PassShape()
+    for shape in (alike, told, alone):
+        shape.add_chunk(0, 1000, 1000, True)
+    told.group_tokens = 8000
+    alone.group_tokens = 1070
+    assert model.price_pass_ms(told) == pytest.approx(model.price_pass_ms(alike))
+    saved = model.price_pass_ms(alike) - model.price_pass_ms(alone)
+    experts = sharing_experts_ms(model.deployment, model.kernels, np.array([8000.0, 1070.0]))
+    assert saved == pytest.approx(float(experts[0] - experts[1]))
+    dense = roofline()
+    assert dense.price_pass_ms(alone) == dense.price_pass_ms(alike)

@@ -220,8 +220,8 @@ def test_a_run_is_replayed_with_its_own_arrivals() -> None:
 
 @pytest.mark.shared
 def test_real_runs_priced_by_their_own_layer_times() -> None:
-    """Mean TTFT within 10 %, TPOT and makespan within 3 % where the KV pool is known; the others by what they miss."""
-    bounds = ((0.03, 0.01, 0.01), (0.09, 0.035, 0.04), (0.03, 0.03, 0.03), (0.13, 0.03, 0.02))
+    """Mean TTFT within 10 %, TPOT and makespan within 3 %; the last, on two ranks with experts, by what it misses."""
+    bounds = ((0.03, 0.01, 0.01), (0.03, 0.02, 0.01), (0.03, 0.01, 0.01), (0.16, 0.04, 0.01))
     for run, (ttft, tpot, makespan) in zip(read_real_runs(), bounds, strict=True):
         found = {one.metric: one.error for one in compare(run, replay(run, layer_timing(run, SHARED), pool_of(run)))}
         assert abs(found["ttft"]) < ttft

@@ -41,9 +41,14 @@ class RankGroup:
         if not at_work:
             return INFINITE
         passes = max(min(offered for _, offered in at_work), 1)
+        tokens = 0
+        if passes == 1:
+            told = [rank.offered_tokens(offered) for rank, offered in at_work]
+            if any(has_prompts for _, has_prompts in told):
+                tokens = sum(count for count, _ in told)
         ends: FloatArray = np.zeros(passes)
         for rank, offered in at_work:
-            np.maximum(ends, rank.price(offered, passes), out=ends)
+            np.maximum(ends, rank.price(offered, passes, tokens), out=ends)
         ends[0] += now_ms
         accumulate(ends, out=ends)  # in order, as single passes do
         self.end_ms = end_ms = ends.item(-1)

@@ -137,6 +137,15 @@ class DecodeGroup:
             places += [i for i in (2 * place + 1, 2 * place + 2) if i < len(finish) and finish[i][0] == finish_step]
         return found
 
+    def longest_context(self, passes: int = 0) -> int:
+        """The longest context in the pass after the next `passes`, as in `context_tokens`; 0 without members.
+
+        Members who are done before that pass are left out. O(members).
+        """
+        step = self.step + passes
+        bases = [request.base for finish, _, request in self._finish if finish > step]
+        return max(bases) + step + 1 if bases else 0
+
     def blocks_for(self, passes: int) -> int:
         """Blocks that the next `passes` passes take."""
         bs = self.block_size

@@ -18,6 +18,7 @@ from windtunnel.engine.kv.offload import Offload
 from windtunnel.engine.request import EngineRequest
 from windtunnel.record.columns import PassColumns
 from windtunnel.timing.base import FloatArray, PassShape, TimingModel
+from windtunnel.timing.measured_range import attribute_inside
 from windtunnel.workload.content import Content
 
 INFINITE = float("inf")
@@ -124,6 +125,8 @@ class Engine:
         self._leaving: list[EngineRequest] = []  # cancelled while something was in flight
         self._leaving_later: list[EngineRequest] = []  # ... and in the batch of the pass after it
         self._passes_ahead = passes_ahead
+        self._tells_longest = bool(attribute_inside(timing, "needs_longest_context"))
+        self._tells_more = self._tells_longest or timing.needs_physical_context  # than most models ask for
 
     def submit(self, request: EngineRequest, now_ms: float) -> float:
         """Queue a request; returns the end of what is in flight, which a run gives up for an admission."""
@@ -169,8 +172,8 @@ class Engine:
             shape = scheduler.schedule(now_ms)
             if shape is None:
                 return INFINITE
-            if self.timing.needs_physical_context:
-                shape.physical_context_tokens = scheduler.physical_tokens()
+            if self._tells_more:
+                self._tell(shape)
             self.end_ms = now_ms + self.timing.price_pass_ms(shape)
         self._planned = passes
         self._start_ms = now_ms
@@ -351,21 +354,47 @@ class Engine:
         pool.events = pending
         return found
 
+    def _tell(self, shape: PassShape) -> None:
+        """Add what the timing model asks for to the shape of a scheduled pass."""
+        if self.timing.needs_physical_context:
+            shape.physical_context_tokens = self.scheduler.physical_tokens()
+        if self._tells_longest:
+            shape.longest_context_tokens = self.scheduler.group.longest_context()
+
     def _price_run(self, passes: int, now_ms: float) -> None:
         """Fix the ends of the next `passes` passes of decodes."""
-        timing = self.timing
         group = self.scheduler.group
-        decodes = group.size
-        physical = self.scheduler.physical_tokens() + decodes if timing.needs_physical_context else -1
-        if passes == 1:
-            shape = PassShape(decodes, group.context_tokens)
-            shape.physical_context_tokens = physical
-            self.end_ms = now_ms + timing.price_pass_ms(shape)
+        if self._tells_more:
+            ends = self._price_telling(passes)
+        elif passes == 1:
+            self.end_ms = now_ms + self.timing.price_pass_ms(PassShape(group.size, group.context_tokens))
             return
-        ends = timing.price_run_ms(decodes, group.context_tokens, physical, passes)
+        else:
+            ends = self.timing.price_run_ms(group.size, group.context_tokens, -1, passes)
         ends[0] = ends.item(0) + now_ms
         self._run_ends = ends = accumulate(ends)  # a running sum in order, as single passes make it
         self.end_ms = ends.item(-1)
+
+    def _price_telling(self, passes: int) -> FloatArray:
+        """Durations of the next `passes` passes of decodes, for a model that asks for more than most."""
+        timing = self.timing
+        group = self.scheduler.group
+        physical = self.scheduler.physical_tokens() + group.size if timing.needs_physical_context else -1
+        if not self._tells_longest:
+            if passes > 1:
+                return timing.price_run_ms(group.size, group.context_tokens, physical, passes)
+            shape = PassShape(group.size, group.context_tokens)
+            shape.physical_context_tokens = physical
+            return np.array((timing.price_pass_ms(shape),))
+        longest = group.longest_context()
+        prices: FloatArray = np.empty(passes)
+        for number in range(passes):
+            shape = PassShape(group.size, group.context_tokens + number * group.size)
+            if physical >= 0:
+                shape.physical_context_tokens = physical + number * group.size
+            shape.longest_context_tokens = longest + number
+            prices[number] = timing.price_pass_ms(shape)
+        return prices
 
     def _commit(self, done: int) -> None:
         passes = self.passes

@@ -56,9 +56,12 @@ class OverlapEngine(Engine):
                 self._run_ends = np.array((self.end_ms,))
             shape = self._looks_ahead.after_completion(passes)
             if shape is not None:
-                if self.timing.needs_physical_context:
-                    computed = passes * scheduler.group.size + shape.num_decodes
-                    shape.physical_context_tokens = scheduler.physical_tokens() + computed
+                if self._tells_more:
+                    if self.timing.needs_physical_context:
+                        computed = passes * scheduler.group.size + shape.num_decodes
+                        shape.physical_context_tokens = scheduler.physical_tokens() + computed
+                    if self._tells_longest:
+                        shape.longest_context_tokens = scheduler.group.longest_context(passes)
                 self._launch_end_ms = self.end_ms + self.timing.price_pass_ms(shape)
                 passes += 1
             self._planned = passes
@@ -72,8 +75,8 @@ class OverlapEngine(Engine):
             if flight_end_ms == INFINITE and not scheduler.finished:
                 return INFINITE
         else:
-            if self.timing.needs_physical_context:
-                shape.physical_context_tokens = scheduler.physical_tokens()
+            if self._tells_more:
+                self._tell(shape)
             self._launch_end_ms = start_ms + self.timing.price_pass_ms(shape)
         self._start_ms = start_ms
         self.end_ms = start_ms

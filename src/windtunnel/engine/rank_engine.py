@@ -70,24 +70,42 @@ class RankEngine(Engine):
         self._shape = self.scheduler.schedule(now_ms)
         return IDLE if self._shape is None else SINGLE
 
-    def price(self, offered: int, passes: int) -> FloatArray:
-        """Durations in ms of the `passes` passes that the group runs, where this rank offered so many or `SINGLE`."""
-        timing = self.timing
-        scheduler = self.scheduler
+    def offered_tokens(self, offered: int) -> tuple[int, bool]:
+        """Tokens of one pass of what it offered, and whether any are of a prompt."""
         shape = self._shape
-        group = scheduler.group
+        if offered == SINGLE:
+            assert shape is not None
+            return shape.num_decodes + sum(shape.chunk_tokens), bool(shape.chunk_tokens)
+        return self.scheduler.group.size, False
+
+    def price(self, offered: int, passes: int, group_tokens: int) -> FloatArray:
+        """Durations in ms of the `passes` passes that the group runs, where this rank offered so many or `SINGLE`.
+
+        Args:
+            group_tokens: see `PassShape`.
+        """
+        shape = self._shape
         if offered == SINGLE:
             assert shape is not None
             self._shape = None
-            if timing.needs_physical_context:
-                shape.physical_context_tokens = scheduler.physical_tokens()
-            return np.array((timing.price_pass_ms(shape),))
-        physical = scheduler.physical_tokens() + group.size if timing.needs_physical_context else -1
-        if passes == 1:
+            shape.group_tokens = group_tokens
+            if self._tells_more:
+                self._tell(shape)
+            return np.array((self.timing.price_pass_ms(shape),))
+        group = self.scheduler.group
+        if group_tokens:
             shape = PassShape(group.size, group.context_tokens)
-            shape.physical_context_tokens = physical
-            return np.array((timing.price_pass_ms(shape),))
-        return timing.price_run_ms(group.size, group.context_tokens, physical, passes)
+            shape.group_tokens = group_tokens
+            if self._tells_more:
+                self._tell(shape)
+                if self.timing.needs_physical_context:
+                    shape.physical_context_tokens += group.size
+            return np.array((self.timing.price_pass_ms(shape),))
+        if self._tells_more:
+            return self._price_telling(passes)
+        if passes == 1:
+            return np.array((self.timing.price_pass_ms(PassShape(group.size, group.context_tokens)),))
+        return self.timing.price_run_ms(group.size, group.context_tokens, -1, passes)
 
     def fix(self, offered: int, start_ms: float, run_ends: FloatArray) -> None:
         """What it offered is in flight; its passes end at these times."""

@@ -29,6 +29,10 @@ class PassShape:
             prefix shared by several requests counts once for each.
         physical_context_tokens: distinct tokens in the KV cache that running requests hold; -1 unless the
             model says `needs_physical_context`.
+        group_tokens: tokens that all ranks of a data-parallel group compute in this pass, if any of them has prompts in
+            it: experts that the ranks share see those. 0 otherwise: the others are then taken to be like this one.
+        longest_context_tokens: the longest logical context among the decodes; 0 unless the model has an attribute
+            `needs_longest_context` that is true.
         num_sampled: requests that emit a token: the decodes and the chunks that end their prefill.
         sampled_context_tokens: sum of the logical context lengths of those.
     """
@@ -37,6 +41,8 @@ class PassShape:
         "chunk_starts",
         "chunk_tokens",
         "decode_context_tokens",
+        "group_tokens",
+        "longest_context_tokens",
         "num_decodes",
         "num_prompts",
         "num_sampled",
@@ -55,6 +61,8 @@ class PassShape:
         self.num_decodes = num_decodes
         self.decode_context_tokens = decode_context_tokens
         self.physical_context_tokens = -1
+        self.group_tokens = 0
+        self.longest_context_tokens = 0
         self.num_sampled = num_decodes
         self.sampled_context_tokens = decode_context_tokens
 
@@ -91,6 +99,9 @@ class TimingModel(Protocol):
 
     A pass that computes anything takes time: its price is above zero. Otherwise much could happen at one instant
     in an order that means nothing. An empty pass may be free.
+
+    A model whose decodes cost by the longest of their contexts too may have an attribute `needs_longest_context`, true:
+    shapes carry `longest_context_tokens` then, and runs are priced pass by pass.
 
     Attributes:
         needs_physical_context: whether shapes must carry `physical_context_tokens`.

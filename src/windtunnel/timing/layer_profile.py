@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 from windtunnel.errors import InputError
 from windtunnel.timing.attention_table import AttentionTable, Rows
@@ -55,6 +56,7 @@ class LayerStack:
     Attributes:
         num_layers: layers of the model.
         num_experts, experts_per_token: of a layer with routed experts, 0 without.
+        tp: GPUs that split a layer, whose tables these are.
         ep: GPUs among which the experts are spread; each computes its share of all picks.
         collective_ms: what the GPUs that share a layer spend on telling each other, per layer, by tokens of the pass.
     """
@@ -62,6 +64,7 @@ class LayerStack:
     num_layers: int
     num_experts: int = 0
     experts_per_token: int = 0
+    tp: int = 1
     ep: int = 1
     collective_ms: Callable[[int], float] | None = None
 
@@ -95,6 +98,7 @@ def layer_stack(deployment: Deployment) -> LayerStack:
         num_layers=model.num_layers,
         num_experts=model.num_experts,
         experts_per_token=model.experts_per_token,
+        tp=deployment.tp,
         ep=deployment.ep,
         collective_ms=collective_ms if split else None,
     )
@@ -106,13 +110,17 @@ class LayerProfile:
     Args:
         tables: rows by category, columns as in `TABLES`; `moe` only for models with experts.
         source: where they came from, for errors.
+        skew: share of the distance between contexts that are all the longest and their mean, which unequal ones cost.
 
     Raises:
         InputError: a table or a layer is missing or makes no sense, or tables and model do not go together.
     """
 
-    def __init__(self, tables: Mapping[str, Sequence[Sequence[Any]]], stack: LayerStack, source: str) -> None:
+    def __init__(
+        self, tables: Mapping[str, Sequence[Sequence[Any]]], stack: LayerStack, source: str, skew: float = 0.0
+    ) -> None:
         self.stack = stack
+        self.skew = skew
         missing = [name for name in ("dense", "per_sequence", "attention") if not tables.get(name)]
         if missing:
             raise InputError(f"expected tables {', '.join(missing)} too", source=source)
@@ -133,8 +141,11 @@ class LayerProfile:
         tokens = np.arange(self._most_tokens + 1, dtype=np.float64)
         once = sum((ONCE[name] * np.interp(tokens, *dense[name]) for name in dense if name in ONCE), np.zeros(1))
         each = sum((EACH[name] * np.interp(tokens, *dense[name]) for name in dense if name in EACH), np.zeros(1))
+        self._experts_ms: list[float] = []  # of a pass by its tokens, where other ranks have as many
         if has_experts:
-            each = each + self._experts_us(tokens, tables["moe"], source)
+            experts = self._experts_us(tokens, tables["moe"], source)
+            self._experts_ms = (experts * (stack.num_layers * US)).tolist()
+            each = each + experts
         self._dense_us: list[float] = (once + each * stack.num_layers).tolist()
         head = _lines(tables["per_sequence"], source, "per_sequence")
         if not set(HEAD) >= set(head):
@@ -176,6 +187,8 @@ class LayerProfile:
             alone = decode_ms - self._rest_ms(decodes, decodes)  # the attention of the decodes
             extra = table.extra(tokens, before / tokens, decodes, shape.decode_context_tokens / decodes) * in_layers
             ms = max(ms + alone + extra, ms, alone)
+        if shape.group_tokens and self._experts_ms:  # the ranks are not alike: they compute these together
+            ms += _on(self._experts_ms, shape.group_tokens // self.stack.ep) - _on(self._experts_ms, tokens + decodes)
         return max(ms + self._rest_ms(tokens + decodes, decodes + len(shape.chunk_tokens)), FLOOR_MS)
 
     def _rest_ms(self, tokens: int, sequences: int) -> float:
@@ -204,6 +217,14 @@ class LayerProfile:
         columns = np.arange(len(tokens))
         times: FloatArray = lines[j, columns] * (1.0 - share) + lines[j + 1, columns] * share
         return times
+
+
+def read_skew(meta_yaml: str, tp: int) -> float:
+    """What the profiler fitted to launches of unequal contexts, by its `meta.yaml`; 0 if it did not."""
+    try:
+        return float(yaml.safe_load(meta_yaml)["skew_fit"]["per_tp"][tp]["alpha_default"])
+    except (yaml.YAMLError, KeyError, TypeError, ValueError):
+        return 0.0
 
 
 def read_layer_directory(directory: Path) -> dict[str, list[list[Any]]]:

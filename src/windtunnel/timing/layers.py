@@ -50,6 +50,12 @@ def layers_ms(deployment: Deployment, kernels: Kernels, tokens: FloatArray) -> F
     return total
 
 
+def sharing_experts_ms(deployment: Deployment, kernels: Kernels, everywhere: FloatArray) -> FloatArray:
+    """What of `layers_ms` depends on the tokens of all ranks, which these are: routed experts of all layers."""
+    layers = sum(group.count for group in deployment.model.layers if group.has_experts)
+    return layers * _routed_ms(deployment, kernels, everywhere)
+
+
 def lm_head_ms(deployment: Deployment, kernels: Kernels, rows: FloatArray) -> FloatArray:
     """Time in ms of the logits of `rows` sampled tokens."""
     return kernels.gemm_ms(rows, deployment.model.vocab / deployment.tp, deployment.model.hidden, "bf16")
@@ -123,22 +129,26 @@ def _mlp_ms(deployment: Deployment, kernels: Kernels, group: LayerGroup, tokens:
 
 
 def _experts_ms(deployment: Deployment, kernels: Kernels, tokens: FloatArray) -> FloatArray:
-    """The router and the routed experts that are on one GPU, for the tokens of all ranks that share them."""
+    """The router and the routed experts that are on one GPU, where other ranks have as many tokens."""
     model = deployment.model
-    everywhere = tokens * deployment.dp
+    router = kernels.gemm_ms(tokens, model.num_experts, model.hidden, "bf16")
+    return router + _routed_ms(deployment, kernels, tokens * deployment.dp)
+
+
+def _routed_ms(deployment: Deployment, kernels: Kernels, everywhere: FloatArray) -> FloatArray:
+    """The routed experts on one GPU, for the tokens of all ranks that share them."""
+    model = deployment.model
     distinct = expert_coverage(model.num_experts, model.experts_per_token, everywhere) / deployment.ep
     pairs = everywhere * (model.experts_per_token / deployment.ep)
     parameters = model.expert_parameters / deployment.expert_split
     width = model.expert_intermediate / deployment.expert_split
-    router = kernels.gemm_ms(tokens, model.num_experts, model.hidden, "bf16")
-    experts = kernels.experts_ms(
+    return kernels.experts_ms(
         pairs,
         distinct * (parameters * WEIGHT_BYTES[deployment.weight_dtype]),
         parameters,
         (2.0 * model.hidden + model.mlp_matrices * width) * ACTIVATION_BYTES,
         deployment.weight_dtype,
     )
-    return router + experts
 
 
 def _dispatch_ms(deployment: Deployment, kernels: Kernels, residual_bytes: FloatArray) -> FloatArray:

@@ -62,12 +62,8 @@ class PolynomialTiming:
             tokens = float(n * (shape.prompt_reached_tokens // n - shape.prompt_started_tokens // n))
             if tokens > 0.0:
                 ms = (4.209989e-7 * tokens * tokens + 1.518344e-2 * tokens + 16.50142) / self.speedup
-        rows = shape.num_sampled
-        context = shape.sampled_context_tokens
-        if not self.first_tokens_decode:
-            rows = shape.num_decodes
-            context = shape.decode_context_tokens
-        if rows:
+        context = shape.sampled_context_tokens if self.first_tokens_decode else shape.decode_context_tokens
+        if context or (shape.num_sampled if self.first_tokens_decode else shape.num_decodes):
             if context > self.kv_capacity_tokens:
                 context = self.kv_capacity_tokens
             ms += (self._square * context + self._linear) * context + self._constant

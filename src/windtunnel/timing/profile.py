@@ -17,7 +17,13 @@ import numpy as np
 
 from windtunnel.errors import InputError
 from windtunnel.timing.base import FloatArray
-from windtunnel.timing.layer_profile import LayerProfile, LayerStack, read_layer_directory, read_layer_document
+from windtunnel.timing.layer_profile import (
+    LayerProfile,
+    LayerStack,
+    read_layer_directory,
+    read_layer_document,
+    read_skew,
+)
 from windtunnel.timing.mocker_profile import MOCKER_ARRAYS, MockerProfile
 from windtunnel.timing.planner_profile import DECODE_ARRAYS, PREFILL_ARRAYS, PlannerProfile
 
@@ -40,7 +46,9 @@ def load_profile(path: str, stack: LayerStack | None = None) -> PlannerProfile |
     """
     place = Path(path)
     if place.is_dir() and (place / "attention.csv").is_file():
-        return _of_layers(read_layer_directory(place), stack, path)
+        meta = next((at / "meta.yaml" for at in (place, place.parent) if (at / "meta.yaml").is_file()), None)
+        told = "" if meta is None else meta.read_text(encoding="utf-8", errors="replace")
+        return _of_layers(read_layer_directory(place), stack, path, told)
     if place.is_dir():
         prefill = _first_of(place, PREFILL_NPZ, PREFILL_JSON)
         decode = _first_of(place, DECODE_NPZ, DECODE_JSON)
@@ -54,7 +62,7 @@ def load_profile(path: str, stack: LayerStack | None = None) -> PlannerProfile |
     if place.suffix == ".json":
         document = _json_object(place)
         if "tables" in document:
-            return _of_layers(read_layer_document(document, path), stack, path)
+            return _of_layers(read_layer_document(document, path), stack, path, str(document.get("meta_yaml") or ""))
     arrays = read_arrays(place)
     if "decode_itl" in arrays or "prefill_ttft_ms" in arrays:
         return MockerProfile(_named(arrays, MOCKER_ARRAYS, path), path)
@@ -68,13 +76,15 @@ def load_profile(path: str, stack: LayerStack | None = None) -> PlannerProfile |
     )
 
 
-def _of_layers(tables: Mapping[str, list[list[Any]]], stack: LayerStack | None, path: str) -> LayerProfile:
+def _of_layers(
+    tables: Mapping[str, list[list[Any]]], stack: LayerStack | None, path: str, meta_yaml: str
+) -> LayerProfile:
     if stack is None:
         raise InputError(
             "has times of single layers: timing.model and timing.gpu must say how many there are and how split",
             source=path,
         )
-    return LayerProfile(tables, stack, path)
+    return LayerProfile(tables, stack, path, read_skew(meta_yaml, stack.tp))
 
 
 def read_arrays(path: Path) -> dict[str, FloatArray]:

@@ -15,7 +15,7 @@ from windtunnel.timing.base import FloatArray, PassShape
 from windtunnel.timing.deployment import COMPUTE_DTYPE, Deployment
 from windtunnel.timing.efficiency import Efficiency, load_efficiency
 from windtunnel.timing.kernels import Kernels
-from windtunnel.timing.layers import layers_ms, lm_head_ms, sparse_host_ms
+from windtunnel.timing.layers import layers_ms, lm_head_ms, sharing_experts_ms, sparse_host_ms
 from windtunnel.timing.linear_attention import LinearAttentionPrices
 from windtunnel.timing.measured_range import MeasuredRange
 from windtunnel.timing.overhead import NO_OVERHEAD, Overhead
@@ -68,6 +68,7 @@ class RooflineTiming:
         self._request_ms = overhead.request_ms
         self._layers_ms: list[float] = []  # of a pass by its tokens
         self._host_ms: list[float] = []  # what attention to a pass with prompts takes at least, with an index only
+        self._experts_ms: list[float] = []  # by the tokens of all ranks, where they share them
         self._head_ms: list[float] = []  # of sampling by rows
         self._decode_ms: list[float] = []  # of a pass that only decodes by its decodes, contexts left out
         self._grow(FIRST_TABLE_TOKENS)
@@ -90,6 +91,8 @@ class RooflineTiming:
             self._grow(tokens)
         ms = self._layers_ms[tokens] + self._head_ms[shape.num_sampled] + self._prompt_floor_ms
         ms += self._request_ms * (decodes + len(chunks))
+        if shape.group_tokens and self._experts_ms:
+            ms += self._experts_in_group_ms(shape.group_tokens) - self._experts_in_group_ms(tokens * self.deployment.dp)
         pair_ms = self._pair_ms
         read_ms = self._read_ms
         for start, length in zip(shape.chunk_starts, chunks):  # noqa: B905  # of one length; a hot loop
@@ -176,6 +179,12 @@ class RooflineTiming:
             ms += drafts * self._linear.per_token_ms
         return ms, max(1.0, (decodes + drafts) / decodes * self.attention.pairs_per_read)
 
+    def _experts_in_group_ms(self, group_tokens: int) -> float:
+        """Routed experts of a pass in which all ranks together have so many tokens."""
+        if group_tokens >= len(self._experts_ms):
+            self._grow(group_tokens)
+        return self._experts_ms[group_tokens]
+
     def _grow(self, tokens: int) -> None:
         """Extend the tables to passes of at least `tokens` tokens."""
         size = max(2 * len(self._layers_ms), tokens + 1)
@@ -193,6 +202,8 @@ class RooflineTiming:
         decode += numbers * (self.overhead.request_ms + self._per_decode_ms)
         if self.deployment.model.index is not None:
             self._host_ms = sparse_host_ms(self.deployment, self.kernels, computed).tolist()
+        if self.deployment.dp > 1 and self.deployment.model.num_experts:
+            self._experts_ms = sharing_experts_ms(self.deployment, self.kernels, numbers).tolist()
         self._layers_ms = layers.tolist()
         self._head_ms = head.tolist()
         self._decode_ms = decode.tolist()

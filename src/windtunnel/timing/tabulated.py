@@ -39,7 +39,11 @@ class PassTable(Protocol):
 
 
 class TabulatedTiming:
-    """Prices passes from a table. Decodes cost by the sum of their logical contexts."""
+    """Prices passes from a table. Decodes cost by the sum of their logical contexts.
+
+    Where the table has a `skew`, decodes of unequal contexts take that share longer of what they would if all of them
+    had the longest: a launch lasts until its longest request is done.
+    """
 
     needs_physical_context = False
 
@@ -47,12 +51,18 @@ class TabulatedTiming:
         self.table = table
         self.measured = table.measured
         self.notes = table.notes
+        self._skew = float(getattr(table, "skew", 0.0))
+        self.needs_longest_context = self._skew > 0.0
         self._curves: list[DecodeCurve | None] = [None] * 257  # by number of decodes
 
     def price_pass_ms(self, shape: PassShape) -> float:
         decode_ms = 0.0
         if shape.num_decodes:
-            decode_ms = self._curve(shape.num_decodes).price_ms(shape.decode_context_tokens)
+            curve = self._curve(shape.num_decodes)
+            decode_ms = curve.price_ms(shape.decode_context_tokens)
+            if shape.longest_context_tokens and self._skew:
+                longest = shape.num_decodes * shape.longest_context_tokens
+                decode_ms += self._skew * max(curve.price_ms(longest) - decode_ms, 0.0)
         if not shape.chunk_tokens:
             return decode_ms
         return self.table.price_prompts_ms(shape, decode_ms)

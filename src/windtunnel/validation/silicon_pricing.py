@@ -119,7 +119,11 @@ def _config(model: str, gpu: str, tp: int, dp: int, ep: int, dtype: str, kv: str
 def _aic_key(row: SiliconRow) -> tuple[str, str, str, int, int, int, int, str | None, str | None, str]:
     system = row.gpu if row.gpu.startswith("gb") else f"{row.gpu}_sxm"
     name = AIC_NAMES.get(row.model, row.model)
-    gemm, moe = (None, None) if "gpt-oss" in name else (row.gemm, row.moe)
+    gemm, moe = row.gemm, row.moe
+    if row.moe == "nvfp4":
+        name = FP4_NAMES.get(row.model, name)
+    if "gpt-oss" in name or name in FP4_NAMES.values() or row.moe == "int4_wo":
+        gemm = moe = None  # as the checkpoint has them: its attention is not of four bits
     return name, system, row.engine, row.tp, row.dp, row.moe_tp, row.moe_ep, gemm, moe, row.launch.kv
 
 
