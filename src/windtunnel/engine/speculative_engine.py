@@ -9,7 +9,7 @@ from windtunnel.engine.rank_engine import SINGLE, RankEngine
 from windtunnel.engine.speculative import SpeculativeScheduler
 from windtunnel.record.columns import PassColumns
 from windtunnel.timing.base import FloatArray, TimingModel
-from windtunnel.timing.verification import price_verifications_ms
+from windtunnel.timing.verification import VerifyingShape, price_verifications_ms
 
 accumulate = np.add.accumulate
 
@@ -30,6 +30,8 @@ class SpeculativeEngine(Engine):
     ) -> None:
         super().__init__(scheduler, timing, passes, passes_ahead=passes_ahead)
         self.speculative = scheduler
+        self._tells_longest = False  # contexts that drafts reach are told by their sum alone
+        self._tells_more = timing.needs_physical_context
 
     def _price_run(self, passes: int, now_ms: float) -> None:
         ends = price_run_ms(self.speculative, self.timing, passes)
@@ -45,8 +47,18 @@ class SpeculativeRankEngine(RankEngine):
     def __init__(self, scheduler: SpeculativeScheduler, timing: TimingModel, passes: PassColumns) -> None:
         super().__init__(scheduler, timing, passes)
         self.speculative = scheduler
+        self._tells_longest = False
+        self._tells_more = timing.needs_physical_context
 
-    def price(self, offered: int, passes: int) -> FloatArray:
+    def offered_tokens(self, offered: int) -> tuple[int, bool]:
+        if offered != SINGLE:
+            return self.speculative.verifying.size * (1 + self.speculative.num_drafts), False
+        tokens, has_prompts = super().offered_tokens(offered)
+        if isinstance(self._shape, VerifyingShape):
+            tokens += self._shape.draft_tokens
+        return tokens, has_prompts
+
+    def price(self, offered: int, passes: int, group_tokens: int) -> FloatArray:
         if offered == SINGLE:
-            return super().price(offered, passes)
+            return super().price(offered, passes, group_tokens)
         return price_run_ms(self.speculative, self.timing, passes)
