@@ -250,3 +250,23 @@ def _with_event_faults(scenario: Scenario, faults: list[PlannedFault], counts: d
         faults.append(PlannedFault(at_ms, what, pool, dice.number(0, counts[pool] - 1), for_ms, 1.0, delay_ms))
     options = dice.pick({}, {}, {"event_delay_ms": 2.5}, {"predicted_ttl_s": 0.05})
     return replace(scenario, router="kv", router_options=options, tie_break="lowest")
+
+
+@st.composite
+def bypassing_scenarios(draw: st.DrawFn, sglang: bool = False) -> tuple[Scenario, list[PlannedFault]]:
+    """Scenarios with pools for prefill and decode where some requests run on one worker, and things may go wrong."""
+    scenario, faults = draw(failing_scenarios(split=True, sglang=sglang))
+    dice = Dice(draw(st.binary(min_size=8, max_size=8)))
+    policy = dice.pick("isl-bounding", "prefill-load", "isl-or-load")
+    bypass: dict[str, object] = {"policy": policy, "decode_busy_threshold": dice.pick(None, None, 0.5)}
+    if policy != "prefill-load":
+        bypass |= {"uncached_tokens": dice.pick(2048, 12, 5), "uncached_share": dice.pick(0.7, 1.0, 0.4)}
+    if policy != "isl-bounding":
+        bypass["prefill_busy_threshold"] = dice.pick(0.0, 0.5, 1.0)
+    options: dict[str, object] = dict(scenario.router_options) if scenario.router == "kv" else {}
+    cluster = {**scenario.topology["cluster"], "bypass": bypass}
+    if dice.pick(True, False):
+        del cluster["failures"]
+        faults = []
+    scenario = replace(scenario, router="kv", router_options=options, tie_break="lowest")
+    return replace(scenario, topology={"cluster": cluster}), faults

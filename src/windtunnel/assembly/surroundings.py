@@ -7,11 +7,13 @@ import inspect
 from windtunnel.assembly.engines import pool_configs
 from windtunnel.assembly.pricing import build_timing
 from windtunnel.cluster.autoscaler import Autoscaler, SloAutoscaler, ThresholdAutoscaler
+from windtunnel.cluster.bypass import Bypass
 from windtunnel.cluster.fabric import Fabric
 from windtunnel.cluster.failures import Failures
 from windtunnel.cluster.handoff import Handoffs
 from windtunnel.cluster.router import Router
 from windtunnel.cluster.router.builtin import Role, builtin_router
+from windtunnel.cluster.router.kv import KvRouter
 from windtunnel.cluster.scaling import Scaling
 from windtunnel.cluster.simulation import Simulation
 from windtunnel.config.faults import read_faults
@@ -60,7 +62,7 @@ def build_handoffs(config: Config, simulation: Simulation) -> Handoffs:
     )
     columns = simulation.record.handoffs
     assert columns is not None
-    return Handoffs(
+    handoffs = Handoffs(
         simulation,
         simulation.pools[0],
         simulation.pools[1],
@@ -70,6 +72,29 @@ def build_handoffs(config: Config, simulation: Simulation) -> Handoffs:
         destination_first=config.engine.kind == "sglang",
         kv_bytes_per_token=config.kv_bytes_per_token or 0,
         sends_missing_only=wanted.bytes == "destination_missing",
+    )
+    if config.cluster.bypass.policy != "never":
+        handoffs.bypass = _build_bypass(config, simulation)
+    return handoffs
+
+
+def _build_bypass(config: Config, simulation: Simulation) -> Bypass:
+    """What lets some requests run on one worker."""
+    wanted = config.cluster.bypass
+    prefill, decode = simulation.pools
+    if not isinstance(prefill.router, KvRouter) or not isinstance(decode.router, KvRouter):
+        raise InputError("needs the kv router", field="cluster.bypass.policy")
+    threshold = wanted.prefill_busy_threshold
+    return Bypass(
+        prefill,
+        prefill.router,
+        decode,
+        decode.router,
+        by_length=wanted.policy in ("isl-bounding", "isl-or-load"),
+        uncached_tokens=wanted.uncached_tokens,
+        uncached_share=wanted.uncached_share,
+        prefill_busy_tokens=None if threshold is None else threshold * prefill.router.max_batched_tokens,
+        decode_busy_share=wanted.decode_busy_threshold,
     )
 
 

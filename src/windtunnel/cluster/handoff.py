@@ -17,6 +17,7 @@ from enum import IntEnum
 from functools import partial
 from typing import Protocol, cast
 
+from windtunnel.cluster.bypass import Bypass
 from windtunnel.cluster.fabric import Fabric, Shipment
 from windtunnel.cluster.pool import Pool
 from windtunnel.cluster.router.base import RoutedRequest
@@ -161,6 +162,7 @@ class Handoffs:
     ) -> None:
         self.prefill = prefill
         self.decode = decode
+        self.bypass: Bypass | None = None  # set by who wants some requests to run on one worker
         self.live: dict[int, Handoff] = {}
         self.fabric = fabric
         self._cluster = cluster
@@ -180,6 +182,29 @@ class Handoffs:
         reason = self.decode.front.refusal_at_submission(tokens, routed.output_tokens)
         return f"workers that decode: {reason}" if reason else ""
 
+    def begin(
+        self,
+        routed: RoutedRequest,
+        output_tokens: int,
+        arrival_ms: float,
+        now_ms: float,
+        lost: EngineRequest | None = None,
+    ) -> None:
+        """A request that both pools can serve arrives, or starts anew; it is handed over, unless it bypasses that."""
+        worker = self.bypass.place(routed, now_ms, self._workload) if self.bypass is not None else None
+        if worker is None:
+            self.start(routed, output_tokens, arrival_ms, now_ms, lost)
+            return
+        request = worker.engine.scheduler.request_type(
+            routed.number, routed.content, routed.input_tokens, output_tokens, arrival_ms
+        )
+        if lost is not None:
+            request.carry_over(lost)
+        self._columns.forget(routed.number)
+        self._columns.prefill_worker[routed.number] = worker.index
+        self._cluster.live[routed.number] = request
+        self._cluster.submit(worker, request, now_ms)
+
     def start(
         self,
         routed: RoutedRequest,
@@ -188,7 +213,7 @@ class Handoffs:
         now_ms: float,
         lost: EngineRequest | None = None,
     ) -> None:
-        """A request arrives that has output to generate, and neither pool refuses; or starts anew after an attempt."""
+        """Hand a request over that has output to generate, and neither pool refuses."""
         handoff = Handoff(self, routed, output_tokens, arrival_ms, lost)
         self._columns.released_ms[routed.number] = NAN
         self.live[routed.number] = handoff
@@ -462,6 +487,7 @@ class Handoffs:
         if dock.pending:
             dock.tried = (scheduler.pool.free_blocks, scheduler.num_running, scheduler.num_waiting)
         scheduler.bars_fresh = bool(dock.pending)
+        self._publish(worker, now_ms)
         for handoff in granted:
             if handoff.is_held:
                 self._send(handoff, now_ms)
@@ -511,6 +537,7 @@ class Handoffs:
         target.home = worker.index
         self._cluster.live[target.number] = target
         cast(DestinationScheduler, worker.engine.scheduler).activate(target)
+        self._publish(worker, now_ms)
         self._leave_source(handoff, now_ms)
 
     def _forget_target(self, handoff: Handoff, now_ms: float) -> None:
@@ -563,6 +590,11 @@ class Handoffs:
             worker = handoff.target_worker
         self._write(handoff)
         return worker
+
+    def _publish(self, worker: Worker, now_ms: float) -> None:
+        """What room for prompts has evicted, and what prompts have brought, is known at once."""
+        if worker.feed is not None:
+            worker.feed.collect(worker, now_ms)
 
     # --- time
 

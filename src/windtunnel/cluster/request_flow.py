@@ -164,7 +164,7 @@ class RequestFlow:
             number, workload.session[number], workload.turn[number], prompt_tokens, output_tokens, content
         )
         if self.handoffs is not None and engine_output:
-            self.handoffs.start(routed, engine_output, lost.arrival_ms, now_ms, lost)
+            self.handoffs.begin(routed, engine_output, lost.arrival_ms, now_ms, lost)
             return
         request = pool.front.request_type(number, content, prompt_tokens, engine_output, lost.arrival_ms)
         request.priority = workload.priorities.get(number, 0)
@@ -347,7 +347,7 @@ class RequestFlow:
         if reason:
             self._reject(number, -1, now_ms, reason)
             return
-        handoffs.start(routed, engine_output, self.driver.arrival_ms[number], now_ms)
+        handoffs.begin(routed, engine_output, self.driver.arrival_ms[number], now_ms)
         if self.cancel_after_ms != INFINITE:
             self._limit_patience(number, now_ms)
 

@@ -32,6 +32,7 @@ from windtunnel.config.synthetic import ClassName as ClassName
 from windtunnel.config.synthetic import SyntheticConfig as SyntheticConfig
 from windtunnel.config.timing import TIMING_MODELS as TIMING_MODELS
 from windtunnel.config.timing import TimingConfig as TimingConfig
+from windtunnel.config.topology import BypassConfig as BypassConfig
 from windtunnel.config.topology import FailuresConfig as FailuresConfig
 from windtunnel.config.topology import ScalingConfig as ScalingConfig
 from windtunnel.config.topology import TransferConfig as TransferConfig
@@ -209,6 +210,7 @@ class ClusterConfig(Section):
     decode_workers: PositiveInt | None = Field(default=None, description="workers that decode what those hand over")
     router: RouterConfig = Field(default_factory=RouterConfig)
     transfer: TransferConfig = Field(default_factory=TransferConfig)
+    bypass: BypassConfig = Field(default_factory=BypassConfig)
     scaling: ScalingConfig = Field(default_factory=ScalingConfig)
     failures: FailuresConfig = Field(default_factory=FailuresConfig)
 
@@ -222,7 +224,11 @@ class ClusterConfig(Section):
         if self.prefill_workers is None:
             if self.transfer != TransferConfig():
                 raise RuleError("{transfer} has no effect without {prefill_workers}: no KV crosses between workers")
+            if self.bypass != BypassConfig():
+                raise RuleError("{bypass} has no effect without {prefill_workers}: all requests run on one worker")
             return self
+        if self.bypass.policy != "never" and (self.router.kind != "kv" or self.router.index != "events"):
+            raise RuleError("{bypass.policy} needs {router.kind} kv and its {router.index} events")
         if self.workers > 1:
             raise RuleError("give either {workers}, or {prefill_workers} and {decode_workers}")
         if self.dp_size > 1:

@@ -41,6 +41,44 @@ class TransferConfig(Section):
         return self
 
 
+class BypassConfig(Section):
+    """Requests that prefill where they decode, although there are workers that only prefill."""
+
+    policy: Literal["never", "isl-bounding", "prefill-load", "isl-or-load"] = Field(
+        default="never",
+        description="which: those with little to compute, all while prefill is busy, or both; needs the kv router",
+    )
+    uncached_tokens: PositiveInt = Field(
+        default=2048, description="little is less than this, after what the worker that decodes has cached,"
+    )
+    uncached_share: Annotated[float, Field(gt=0, le=1, strict=True)] = Field(
+        default=0.7, description="and less than this share of the prompt"
+    )
+    prefill_busy_threshold: NonNegativeFloat | None = Field(
+        default=None,
+        description="prefill is busy while the worker that would compute the prompt has more prompt work than this "
+        "share of max_num_batched_tokens",
+    )
+    decode_busy_threshold: Annotated[float, Field(ge=0, le=1, strict=True)] | None = Field(
+        default=None, description="never while the worker that decodes has more than this share of its KV blocks in use"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> BypassConfig:
+        own = {
+            "uncached_tokens": ("isl-bounding", "isl-or-load"),
+            "uncached_share": ("isl-bounding", "isl-or-load"),
+            "prefill_busy_threshold": ("prefill-load", "isl-or-load"),
+            "decode_busy_threshold": ("isl-bounding", "prefill-load", "isl-or-load"),
+        }
+        for name, policies in own.items():
+            if getattr(self, name) != type(self).model_fields[name].default and self.policy not in policies:
+                raise RuleError(f"{{{name}}} has no effect unless {{policy}} is {' or '.join(policies)}")
+        if self.policy in own["prefill_busy_threshold"] and self.prefill_busy_threshold is None:
+            raise RuleError(f"{{prefill_busy_threshold}} is missing: {{policy}} {self.policy} needs it")
+        return self
+
+
 AUTOSCALERS = ("threshold", "slo")
 
 

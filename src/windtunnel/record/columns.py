@@ -96,7 +96,8 @@ class HandoffColumns:
     """One entry a request, in workload order, of requests that prefill and decode on different workers; as above.
 
     Attributes:
-        prefill_worker: index, among all workers, of the one that computed the prompt; `worker` is the one that decodes.
+        prefill_worker: index, among all workers, of the one that computed the prompt; `worker` is the one that decodes,
+            which may be the same.
         source_held_ms: when the prompt was computed and its KV held.
         reserved_ms: when there was room for it at its destination.
         activated_ms: when it had arrived there and could be scheduled.
@@ -113,6 +114,18 @@ class HandoffColumns:
         self.decode_admit_ms = array("d", [NAN]) * num_requests
         self.released_ms = array("d", [NAN]) * num_requests
         self.missing_tokens = array("q", [0]) * num_requests
+
+    def forget(self, number: int) -> None:
+        """An attempt that was handed over came to nothing, and the next one is not."""
+        for column in (
+            self.source_held_ms,
+            self.reserved_ms,
+            self.activated_ms,
+            self.decode_admit_ms,
+            self.released_ms,
+        ):
+            column[number] = NAN
+        self.missing_tokens[number] = 0
 
 
 class PassColumns:

@@ -65,10 +65,14 @@ def _kv_router(config: Config, timing: Callable[[], TimingModel], stream: Random
     wanted = config.cluster.router
     engine = config.engine
     if role == "decode":
+        bypasses = config.cluster.bypass.policy != "never"  # then it matters what decode workers have cached
         return KvRouter(
-            CacheView(engine.tokens_per_block, False, 0.0, 0.0),
+            _cache_view(wanted, engine.tokens_per_block)
+            if bypasses
+            else CacheView(engine.tokens_per_block, False, 0.0, 0.0),
             KvWeights(
                 overlap_credit=0.0,
+                decode_credit=wanted.overlap_credit if bypasses else 0.0,
                 active_request_weight=wanted.active_request_weight,
                 track_prefill_tokens=False,
                 assume_kv_reuse=False,

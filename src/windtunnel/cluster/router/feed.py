@@ -161,8 +161,9 @@ class RouterFeed:
         """A request is not on its worker any more, or will not get to one."""
         worker = self._home.pop(number, None)
         if worker is not None:
-            if worker.engine.scheduler.pool.events:
+            if worker.engine.end_ms == INFINITE and worker.engine.scheduler.pool.events:
                 self.collect(worker, now_ms)  # what it left in the cache when it gave up
+            self._changed[worker.number] = worker
             try:
                 self.router.ended(number, worker.number, now_ms)
             except (Exception, SystemExit) as error:

@@ -41,6 +41,7 @@ class KvWeights:
         overlap_credit_decay: how fast that falls on workers with more prompt work than the least loaded one.
         prefill_load_scale, active_request_weight: see the module.
         track_prefill_tokens, track_active_blocks: False leaves P and this prompt, or A and its blocks, out.
+        decode_credit: of workers that only decode, what an overlapping block saves of the active ones, down to none.
         assume_kv_reuse: False counts the blocks of a prompt anew wherever it runs.
     """
 
@@ -51,17 +52,21 @@ class KvWeights:
     track_prefill_tokens: bool = True
     track_active_blocks: bool = True
     assume_kv_reuse: bool = True
+    decode_credit: float = 0.0
 
 
 class KvRouter(TrackingRouter):
     """Places requests by the cost above, at `temperature` 0 on the cheapest worker.
+
+    Attributes:
+        max_batched_tokens: what thresholds of prompt work are shares of.
+        placed_cached_tokens: prompt tokens of the request placed last that its worker is believed to have cached.
 
     Args:
         stream: draws where chance decides.
         temperature: of a softmax over the costs.
         tie_break_random: among equally cheap workers a draw, else the lowest number.
         classes: who may wait in the router, and when.
-        max_batched_tokens: what the thresholds of classes are shares of.
         expect_prefill_ms: expected duration of computing so many uncached tokens behind so many cached ones, by which
             prompt work decays; None: it stays until the first token.
     """
@@ -85,10 +90,11 @@ class KvRouter(TrackingRouter):
         self.weights = weights
         self.reads_prefills = weights.track_prefill_tokens
         self.queue = None if classes is None else PolicyQueue(classes)
+        self.placed_cached_tokens = 0
         self._stream = stream
         self._temperature = temperature
         self._tie_break_random = tie_break_random
-        self._max_batched_tokens = max_batched_tokens
+        self.max_batched_tokens = max_batched_tokens
         self._expect_prefill_ms = expect_prefill_ms
         self._placed: dict[int, RoutedRequest] = {}
         self._prefills: list[PrefillLoad] = []  # by worker number, like the arrays
@@ -134,7 +140,7 @@ class KvRouter(TrackingRouter):
 
     def _is_blocked(self, rules: PolicyClass, now_ms: float) -> bool:
         """Whether every worker has more prompt work than a class allows it."""
-        most = self._max_batched_tokens * (rules.prefill_busy_threshold_frac or 0.0)
+        most = self.max_batched_tokens * (rules.prefill_busy_threshold_frac or 0.0)
         if rules.prefill_busy_threshold_frac is None:
             assert rules.prefill_busy_threshold is not None
             most = float(rules.prefill_busy_threshold)
@@ -153,6 +159,7 @@ class KvRouter(TrackingRouter):
         worker = place if self._are_all else self._numbers.item(place)
         weights = self.weights
         cached_tokens = min(cached.item(worker) * bs, tokens)
+        self.placed_cached_tokens = cached_tokens
         if weights.track_prefill_tokens and tokens > cached_tokens:
             expected_ms = UNKNOWN
             if self._expect_prefill_ms is not None:
@@ -196,10 +203,18 @@ class KvRouter(TrackingRouter):
             if weights.assume_kv_reuse:
                 blocks += self.view.active_blocks - active
             costs += blocks if numbers is None else blocks[numbers]
+        if weights.decode_credit:
+            costs -= weights.decode_credit * (cached if numbers is None else cached[numbers])
+            np.maximum(costs, 0.0, out=costs)
         if weights.active_request_weight:
             num_active = self._num_active if numbers is None else self._num_active[numbers]
             costs += weights.active_request_weight * num_active
         return costs
+
+    def prefill_tokens(self, worker: int, now_ms: float) -> int:
+        """Prompt tokens that a worker still has to compute."""
+        load = self._prefills[worker]
+        return load.tokens if self._expect_prefill_ms is None else load.decayed_tokens(now_ms)
 
     def _prefill(self, now_ms: float) -> Costs:
         """Prompt tokens that each worker that may be chosen still has to compute."""
