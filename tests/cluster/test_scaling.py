@@ -115,12 +115,14 @@ def events(outcome: Run) -> list[tuple[float, int, str]]:
 
 
 def test_who_is_starting_is_given_up_first_and_was_paid_for() -> None:
+    """Scenario 69."""
     outcome = play([(5000.0, {"workers": 2}), (8000.0, {"workers": 1})], sends=21, startup_ms=10_000.0)
     assert events(outcome) == [(5000.0, 1, "starting"), (8000.0, 1, "cancelled")]
     assert outcome.record.worker_ms == pytest.approx(20_002.0 + 3000.0)
 
 
 def test_the_highest_numbers_drain_first_and_numbers_are_never_used_again() -> None:
+    """Scenario 70."""
     outcome = play([(500.0, {"workers": 1}), (1500.0, {"workers": 2})], sends=4, workers=3)
     assert events(outcome) == [
         (500.0, 2, "draining"),
@@ -134,6 +136,7 @@ def test_the_highest_numbers_drain_first_and_numbers_are_never_used_again() -> N
 
 
 def test_round_robin_goes_on_among_those_that_are_left() -> None:
+    """Scenario 76."""
     outcome = play([(1500.0, {"workers": 2})], sends=4, workers=3)
     assert list(outcome.record.requests.worker) == [0, 1, 0, 1]  # next was 2, of 2
 
@@ -151,6 +154,7 @@ def test_a_cluster_without_workers_for_ever_is_a_stall_with_its_reason() -> None
 
 
 def test_a_replayed_schedule_takes_the_peers_times(tmp_path: Path) -> None:
+    """Scenario 56: the schedule that the peer's planner came to."""
     schedule = tmp_path / "schedule.yaml"
     schedule.write_text(
         "- {at_s: 10, workers: 2}\n- {at_s: 30, workers: 1}\n- {at_s: 40, workers: 2}\n- {at_s: 60, workers: 1}\n"
@@ -234,6 +238,50 @@ def test_a_window_counts_what_happened_since_the_last_tick() -> None:
     assert first.mean_hit_share == 0.25  # nothing of the first request, one block of two of the second
     assert second.mean_hit_share == 0.5
     assert first.arrivals_per_s == pytest.approx(2 / 1.5)
+
+
+def test_a_decode_and_a_finishing_prefill_have_an_accept_length_of_one() -> None:
+    scaler = RandomScaler(2.5, [{}, {}])
+    later = Send(((3, 0, 8),), 1, time_ms=100.0)
+    sends = (Send(((1, 0, 8),), 2, time_ms=0.0), Send(((2, 0, 8),), 1, time_ms=0.5), later)  # the pass from 1 to 2 ms
+    topology = {"cluster": {"scaling": {"schedule": "unused"}}}
+    run(Scenario(sends, ENGINE, timing=FlatTiming(1.0), topology=topology), autoscaler=scaler)
+    assert (scaler.seen[0].traffic.completed, scaler.seen[0].traffic.accept_length) == (2, 1.0)
+
+
+def test_a_burst_keeps_its_ratio_and_a_rejected_request_counts_for_nothing() -> None:
+    scaler = RandomScaler(20.0, [{}, {}])
+    speculation = {"method": "ngram", "num_speculative_tokens": 2, "acceptance_rates": [1.0, 1.0]}
+    sends = (Send(((1, 0, 8),), 10), Send(((2, 0, 4000),), 5), Send(((3, 0, 8),), 1, time_ms=100.0))
+    scenario = Scenario(
+        sends,
+        {**ENGINE, "speculation": speculation},
+        timing=FlatTiming(1.0),
+        topology={"cluster": {"scaling": {"schedule": "unused"}}},
+    )
+    record = run(scenario, autoscaler=scaler).record
+    assert record.requests.status[1] == Status.REJECTED  # it never fits
+    forwards = 10 - record.requests.extra_tokens[0]
+    assert forwards < 10
+    assert scaler.seen[0].traffic.accept_length == 10 / forwards
+
+
+def test_a_window_averages_the_hit_shares_of_requests() -> None:
+    """Scenario 71: 0 of 10 blocks, 5 of 10, 20 of 40 are a third, not 25 of 60."""
+    scaler = RandomScaler(1e6, [{}, {}])
+    block = 4
+    sends = (
+        Send(((1, 0, 10 * block),), 1, time_ms=0.0),
+        Send(((1, 0, 5 * block), (2, 0, 5 * block)), 1, time_ms=1e5),
+        Send(((3, 0, 20 * block),), 1, time_ms=2e5),
+        Send(((3, 0, 20 * block), (4, 0, 20 * block)), 1, time_ms=3e5),
+        Send(((5, 0, block),), 1, time_ms=2e6),
+    )
+    topology = {"cluster": {"scaling": {"schedule": "unused"}}}
+    engine = {"block_size": block, "num_gpu_blocks": 256}
+    run(Scenario(sends, engine, timing=FlatTiming(1.0), topology=topology), autoscaler=scaler)
+    # the request that fills the cache with the last prefix has a share of none itself
+    assert scaler.seen[0].traffic.mean_hit_share == pytest.approx((0 + 5 / 10 + 0 + 20 / 40) / 4)
 
 
 @pytest.mark.parametrize(

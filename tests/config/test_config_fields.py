@@ -60,6 +60,13 @@ BESIDE: dict[str, list[str]] = {
     **{f"cluster.router.{name}": [f"cluster.router.kind={readers[-1]}"] for name, readers in READERS.items()},
     "cluster.router.ttl_s": ["cluster.router.kind=kv", "cluster.router.index=approximate"],
     "cluster.router.queue_policy": ["cluster.router.kind=kv", "cluster.router.queue_threshold=1"],
+    **{
+        f"cluster.bypass.{name}": [
+            *(*SPLIT, "cluster.router.kind=kv", "cluster.bypass.policy=isl-or-load"),
+            "cluster.bypass.prefill_busy_threshold=1",
+        ]
+        for name in ("policy", "uncached_tokens", "uncached_share", "prefill_busy_threshold", "decode_busy_threshold")
+    },
     "cluster.prefill_workers": ["cluster.decode_workers=7"],
     "cluster.decode_workers": ["cluster.prefill_workers=7"],
     **{
@@ -97,6 +104,7 @@ NEEDED = (
     "cluster.scaling.autoscaler",
     "cluster.scaling.requests_per_worker",
     "cluster.scaling.itl_ms",
+    "cluster.bypass.prefill_busy_threshold",
 )  # null only where they have no meaning
 MINUS_ONE = {  # fields that it means something to
     f"{section}.chunked_prefill_size" for section in ("engine", *POOL_ENGINES)

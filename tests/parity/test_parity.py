@@ -141,6 +141,38 @@ def test_a_kv_router_on_mooncake_is_within_what_the_peer_varies(draws: dict[str,
     assert 11.1570 <= summary["mean_tpot_ms"] <= 11.6290
 
 
+@pytest.mark.shared
+@pytest.mark.parametrize(
+    ("trace", "expected"),
+    [
+        (
+            "synthetic_trace",
+            {
+                "duration_ms": 30913.940913,
+                "mean_ttft_ms": 504.8967654,
+                "mean_tpot_ms": 31.5996630007,
+                "prefix_cache_reused_ratio": 0.0148083875633,
+                "total_input_tokens": 1_313_850,
+                "total_output_tokens": 17_729,
+            },
+        ),
+        (
+            "conversation_trace",
+            {
+                "duration_ms": 49591.412103,
+                "mean_ttft_ms": 1097.85809283,
+                "prefix_cache_reused_ratio": 0.0329078624449,
+            },
+        ),
+    ],
+)
+def test_two_workers_on_the_start_of_mooncake_traces(trace: str, expected: dict[str, float], tmp_path: Path) -> None:
+    """Scenario 55."""
+    config = {"workload": {"limit": 100}, "engine": {"num_gpu_blocks": 16384}, "cluster": {"workers": 2}}
+    scenario = {"id": 55, "shared": f"traces/mooncake_{trace}.jsonl", "config": config, "summary": expected}
+    assert differences(scenario, answer(scenario, tmp_path)) == []
+
+
 def test_the_comparison_finds_a_number_that_is_off_by_a_hundredth(tmp_path: Path) -> None:
     scenario = scenarios()["worked-1"]
     moved = {**scenario, "requests": [[0, 0, 30.556137, 42.909515, 0]]}

@@ -205,6 +205,7 @@ class Scaling:
             for n in done
             if columns.output_tokens[n] > 1
         ]
+        forwards = sum(tokens) - sum(columns.extra_tokens[number] for number in done)
         block = next(iter(self.pools.values())).tokens_per_block
         hits = [columns.hit_tokens[n] // block / -(-workload.input_tokens[n] // block) for n in done]
         return TrafficWindow(
@@ -216,6 +217,7 @@ class Scaling:
             _mean(ttft),
             _mean(itl),
             _mean(hits),
+            sum(tokens) / forwards if forwards else None,
         )
 
     def _check(self, decision: ScalingDecision, now_ms: float) -> None:

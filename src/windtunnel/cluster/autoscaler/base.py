@@ -58,6 +58,8 @@ class TrafficWindow:
         mean_input_tokens, mean_output_tokens: over those that completed.
         mean_ttft_ms: over those of them that emitted anything; mean_itl_ms: of their mean gaps, over those with one.
         mean_hit_share: of the blocks of their prompts that were found in a cache, over the blocks, per request.
+        accept_length: output tokens of those that completed, over the passes in which each of them emitted any: 1
+            without speculation. None if there are no such tokens.
     """
 
     duration_ms: float
@@ -68,6 +70,7 @@ class TrafficWindow:
     mean_ttft_ms: float | None
     mean_itl_ms: float | None
     mean_hit_share: float | None
+    accept_length: float | None = None
 
     @property
     def arrivals_per_s(self) -> float:

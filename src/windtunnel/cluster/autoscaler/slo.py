@@ -1,8 +1,8 @@
 """As many workers as the load to come needs if every token is to be on time: arrivals extrapolated, work priced.
 
 The load is that of the last window, carried on along the line through the last two if it grows. A worker serves as many
-requests at once as its timing model prices within the ITL limit; one request then takes it
-    prompt_ms + output_tokens * step_ms / requests at once,
+requests at once as its timing model prices within the ITL limit (times the accept length); one request then takes it
+    prompt_ms + output_tokens / accept length * step_ms / requests at once,
 and workers = rate * that / (1000 * utilisation). The timing model is asked, never the queue: it scales before requests
 wait. Prompts and outputs are as long as those that completed in the last window with any.
 Source: the planner of Dynamo, which does the same with measured profiles (throughput-based scaling).
@@ -48,6 +48,7 @@ class SloAutoscaler:
         self._rate = 0.0  # arrivals per second in the last window
         self._input_tokens = 0
         self._output_tokens = 0
+        self._accept_length = 1.0
 
     def first_tick_ms(self) -> float:
         return self.interval_ms
@@ -57,6 +58,7 @@ class SloAutoscaler:
         if traffic.mean_input_tokens is not None and traffic.mean_output_tokens is not None:
             self._input_tokens = round(traffic.mean_input_tokens)
             self._output_tokens = round(traffic.mean_output_tokens)
+            self._accept_length = traffic.accept_length or 1.0
         rate = traffic.arrivals_per_s
         predicted = max(rate, rate + (rate - self._rate)) if snapshot.tick else rate
         self._rate = rate
@@ -77,7 +79,8 @@ class SloAutoscaler:
         if pool != "prefill" and self._output_tokens:
             context = self._input_tokens + self._output_tokens // 2
             at_once = self._requests_at_once(timing, self.kv_capacity_tokens[pool] // context, context)
-            request_ms += self._output_tokens * _step_ms(timing, at_once, context) / at_once
+            steps = self._output_tokens / self._accept_length
+            request_ms += steps * _step_ms(timing, at_once, context) / at_once
         return request_ms
 
     def _requests_at_once(self, timing: TimingModel, most: int, context: int) -> int:
@@ -85,7 +88,7 @@ class SloAutoscaler:
         low, high = 1, max(min(most, MOST_REQUESTS), 1)
         while low < high:
             middle = (low + high + 1) // 2
-            if _step_ms(timing, middle, context) <= self.itl_ms:
+            if _step_ms(timing, middle, context) <= self.itl_ms * self._accept_length:
                 low = middle
             else:
                 high = middle - 1
