@@ -44,6 +44,7 @@ class Deployment:
     max_num_batched_tokens: int = 8192
     pool_tokens: int = POOL_TOKENS
     router: str = "round-robin"
+    pools: tuple[int, int] | None = None  # workers that prefill, and that decode, instead of `workers` that do both
 
     @property
     def num_gpu_blocks(self) -> int:
@@ -137,8 +138,14 @@ def measured(command: Sequence[str | Path], scratch: Path) -> tuple[float, float
     """
     log = scratch / "log"
     start = time.perf_counter()
+    quiet = {
+        **os.environ,
+        "DYN_LOG": "error",
+    }  # or the peer logs a line a request, and spends a third of its time on it
     with log.open("w") as sink:
-        process = subprocess.Popen([str(part) for part in command], stdout=sink, stderr=subprocess.STDOUT, cwd=scratch)
+        process = subprocess.Popen(
+            [str(part) for part in command], stdout=sink, stderr=subprocess.STDOUT, cwd=scratch, env=quiet
+        )
         _, status, usage = os.wait4(process.pid, 0)
     seconds = time.perf_counter() - start
     process.returncode = os.waitstatus_to_exitcode(status)
@@ -153,7 +160,11 @@ def windtunnel(scratch: Path, load: Sequence[str | Path], deployment: Deployment
     """Simulate `load` (trace files, or the flags of a synthetic load) with per-request records."""
     report = scratch / "windtunnel.json"
     command: list[str | Path] = [sys.executable, "-m", "windtunnel", "run", *load, "--engine", deployment.engine]
-    command += ["--workers", str(deployment.workers), "--router", deployment.router, "--timing", "polynomial"]
+    if deployment.pools is None:
+        command += ["--workers", str(deployment.workers)]
+    else:
+        command += ["--prefill-workers", str(deployment.pools[0]), "--decode-workers", str(deployment.pools[1])]
+    command += ["--router", deployment.router, "--timing", "polynomial"]
     for name, value in deployment.settings().items():
         command += ["--set", f"engine.{name}={value}"]
     command += ["--report", report, "--requests-out", scratch / "windtunnel.jsonl"]
@@ -171,8 +182,14 @@ def peer(scratch: Path, trace: Path, deployment: Deployment, concurrency: int = 
     report = scratch / "peer.json"
     command: list[str | Path] = [peer_python(), "-m", "dynamo.replay", trace, "--trace-format", "mooncake"]
     command += ["--trace-block-size", str(TRACE_BLOCK_TOKENS), "--replay-mode", "offline"]
-    command += ["--num-workers", str(deployment.workers), "--router-mode", PEER_ROUTERS[deployment.router]]
-    command += ["--extra-engine-args", json.dumps(deployment.peer_settings())]
+    command += ["--router-mode", PEER_ROUTERS[deployment.router]]
+    settings = deployment.peer_settings()
+    if deployment.pools is None:
+        command += ["--num-workers", str(deployment.workers), "--extra-engine-args", json.dumps(settings)]
+    else:
+        for role, workers in zip(("prefill", "decode"), deployment.pools, strict=True):
+            command += [f"--num-{role}-workers", str(workers)]
+            command += [f"--{role}-engine-args", json.dumps(settings | {"worker_type": role})]
     command += ["--report-json", report, "--report-jsonl", scratch / "peer.jsonl"]
     if concurrency:
         command += ["--replay-concurrency", str(concurrency)]
@@ -331,6 +348,12 @@ def kv_router(bench: Bench) -> list[Row]:
     ]
 
 
+def split(bench: Bench) -> list[Row]:
+    """The conversation trace on two workers that prefill and six that decode."""
+    ours, theirs = bench.against_peer("split", bench.trace, Deployment(pools=(2, 6)))
+    return against("split", "simulation time", ours, theirs, "wall_ms", "ms", 3)
+
+
 def closed_loop(bench: Bench) -> list[Row]:
     """Long outputs at concurrency 128, against the peer and against short outputs."""
     long = write_trace(bench.scratch / "osl4096.jsonl", varied(1024, 4096, 2000))
@@ -390,6 +413,7 @@ CASES: dict[str, Callable[[Bench], list[Row]]] = {
     "mooncake": mooncake,
     "sglang": sglang,
     "kv-router": kv_router,
+    "split": split,
     "closed-loop": closed_loop,
     "unique": unique,
     "block-size": block_size,

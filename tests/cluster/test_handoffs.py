@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from dataclasses import replace
+from types import FrameType
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,7 +14,9 @@ from pydantic import ValidationError
 
 from strategies import Scenario, Send, fuzz
 from topologies import check, differences, run, split_scenarios
+from windtunnel import Workload, simulate
 from windtunnel.cli import main
+from windtunnel.cluster.handoff import Handoffs
 from windtunnel.config import Config
 from windtunnel.config.vllm import VllmConfig
 from windtunnel.record.columns import Status
@@ -152,6 +158,90 @@ def test_both_pools_count_in_gpu_hours() -> None:
 
 
 # --- the configuration
+
+
+@pytest.mark.parametrize("bandwidth", [64.0, None])
+def test_sglang_reserves_before_it_computes(bandwidth: float | None) -> None:
+    """Scenario 49, less the decode step that the peer adds to the pass of a prompt (docs/fidelity.md)."""
+    transfer = {} if bandwidth is None else {"kv_bytes_per_token": 131_072, "bandwidth_gb_per_s": bandwidth}
+    workload = Workload("scenario 49")
+    workload.add([(1, 0, 512)], 3, time_ms=0.0)
+    workload.add([(1, 0, 512), (2, 0, 512)], 3, time_ms=200.0)
+    data = {
+        "engine": {"kind": "sglang", "page_size": 64, "num_gpu_blocks": 1000, "overlap_schedule": False},
+        "cluster": {"prefill_workers": 1, "decode_workers": 1, "transfer": transfer},
+        "timing": {"kind": "polynomial"},
+    }
+    record = simulate(Config.model_validate(data), workload=workload).record
+    columns, handoffs = record.requests, record.handoffs
+    assert handoffs is not None
+    assert list(handoffs.reserved_ms) == [0.0, 200.0]
+    assert list(columns.reused_tokens) == [0, 512]
+    peers = {  # held, activated, first and last token
+        64.0: ((30.556137, 31.604713, 37.775146, 50.118524), (230.983275, 233.080427, 239.677998, 252.875633)),
+        None: ((30.556137, 30.556137, 36.72657, 49.069948), None),
+    }
+    for number, (expected, step_ms) in enumerate(zip(peers[bandwidth], (6.170433, 6.597571), strict=True)):
+        if expected is not None:
+            steps = (handoffs.source_held_ms, handoffs.activated_ms, columns.first_token_ms, columns.last_token_ms)
+            assert [step[number] + step_ms for step in steps] == pytest.approx(expected, abs=1e-3)
+            assert handoffs.released_ms[number] == handoffs.activated_ms[number] == handoffs.decode_admit_ms[number]
+
+
+class Unscanned(dict[int, object]):
+    """Hand-offs by number, none of which is looked at unless it is asked for by its number."""
+
+    scans = 0
+
+    def __iter__(self) -> Iterator[int]:
+        Unscanned.scans += 1
+        return super().__iter__()
+
+    def values(self) -> Any:
+        Unscanned.scans += 1
+        return super().values()
+
+    def items(self) -> Any:
+        Unscanned.scans += 1
+        return super().items()
+
+
+def handoff_lines(requests: int) -> tuple[int, int]:
+    """Lines of the hand-offs' module that are executed while so many requests wait, and hand-offs that are made."""
+    executed = 0
+
+    def watch(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal executed
+        if not frame.f_code.co_filename.endswith("handoff.py") or "cluster" not in frame.f_code.co_filename:
+            return None
+        executed += event == "line"
+        return watch
+
+    sends = tuple(Send(((number, 0, 8),), 30) for number in range(requests))
+    scenario = small(sends, {}, {"num_gpu_blocks": 4096, "max_num_batched_tokens": 8})
+    sys.settrace(watch)
+    try:
+        outcome = run(scenario)
+    finally:
+        sys.settrace(None)
+    assert outcome.complete
+    return executed, requests
+
+
+def test_work_does_not_grow_with_hand_offs_that_have_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finding 5: a pass does not look at all requests for hand-offs; four times as many cost four times as much."""
+    few, many = (lines / made for lines, made in (handoff_lines(20), handoff_lines(80)))
+    assert many < 1.1 * few
+    begin = Handoffs.begin
+
+    def watched(handoffs: Handoffs, *arguments: Any) -> None:
+        if not isinstance(handoffs.live, Unscanned):
+            handoffs.live = Unscanned()  # type: ignore[assignment]
+        begin(handoffs, *arguments)
+
+    monkeypatch.setattr(Handoffs, "begin", watched)
+    handoff_lines(20)
+    assert Unscanned.scans == 0
 
 
 def refused(data: dict[str, object]) -> str:

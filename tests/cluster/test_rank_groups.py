@@ -57,6 +57,15 @@ def test_who_arrives_at_an_idle_rank_waits_for_the_others() -> None:
     assert columns.first_admit_ms[3] == 9.0
 
 
+def test_ranks_take_the_peers_times_where_workers_of_their_own_do_not() -> None:
+    """Two prompts at once, and one at 3 ms on the rank that would be idle by then."""
+    sends = (prompt(1, 4, 1), prompt(2, 400, 1), prompt(3, 4, 1, time_ms=3.0))
+    grouped = replace(ranks(sends, max_num_batched_tokens=1024), timing=None)
+    assert first_tokens(run(grouped)) == pytest.approx([45.5522, 45.5522, 68.064944], abs=1e-3)
+    apart = replace(grouped, topology={}, workers=2)
+    assert first_tokens(run(apart))[:2] == pytest.approx([22.512744, 45.5522], abs=1e-3)
+
+
 def test_one_rank_at_work_is_as_fast_as_alone() -> None:
     sends = (prompt(1, 4, 6),)
     assert list(run(ranks(sends)).record.requests.last_token_ms) == list(

@@ -1,4 +1,8 @@
-"""Every scenario that the compiled peer was measured on, and the list of what is meant to differ."""
+"""Every scenario that the compiled peer was measured on, and the list of what is meant to differ.
+
+Those of `scenarios.yaml` are played here; `ELSEWHERE` says where those of clusters are that need more than a trace and
+a report.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +30,42 @@ from parity.comparison import (
 QUICK = list(scenarios())
 SHARED = list(scenarios(shared=True))
 STATISTICS = [entry for entry in known_differences() if entry["rule"] in ("percentiles", "per-user")]
+
+# Scenarios, and sections of the peer's engine (7.5: hand-offs in time; 10: data-parallel ranks), by test.
+ELSEWHERE = {
+    "34, 36": "cluster/test_kv_router.py::test_ties_are_even_draws_if_asked_for_and_else_the_lowest",
+    "36": "cluster/test_kv_router.py::test_the_first_request_goes_anywhere_by_a_draw",
+    "37": "cluster/test_kv_router.py::test_a_temperature_splits_two_workers_by_their_order_alone",
+    "40": "cluster/test_kv_router.py::test_classes_share_by_deficit_round_robin",
+    "40, limits": "cluster/test_kv_router.py::test_a_full_queue_rejects_the_request_and_the_run_goes_on",
+    "43": "cluster/test_kv_router.py::test_the_overlap_credit_decays_with_prompt_work",
+    "44": "cluster/test_kv_router.py::test_prompt_work_decays_over_the_time_that_is_expected_of_it",
+    "45": "cluster/test_kv_router.py::test_sent_prompts_are_believed_until_their_time_rounded_up",
+    "46": "cluster/test_kv_router.py::test_a_prompt_costs_fractions_of_blocks_but_holds_whole_ones",
+    "49": "cluster/test_handoffs.py::test_sglang_reserves_before_it_computes",
+    "54": "parity/test_parity.py::test_a_kv_router_on_mooncake_is_within_what_the_peer_varies",
+    "55": "parity/test_parity.py::test_two_workers_on_the_start_of_mooncake_traces",
+    "56": "cluster/test_scaling.py::test_a_replayed_schedule_takes_the_peers_times",
+    "69": "cluster/test_scaling.py::test_who_is_starting_is_given_up_first_and_was_paid_for",
+    "70": "cluster/test_scaling.py::test_the_highest_numbers_drain_first_and_numbers_are_never_used_again",
+    "71": "cluster/test_scaling.py::test_a_window_averages_the_hit_shares_of_requests",
+    "76": "cluster/test_scaling.py::test_round_robin_goes_on_among_those_that_are_left",
+    "80": "cluster/test_bypass.py::test_little_is_few_tokens_that_are_a_small_share",
+    "7.5": "cluster/test_handoffs.py::test_three_requests_that_share_a_prompt_take_the_peers_times",
+    "10.2": "cluster/test_rank_groups.py::test_who_arrives_at_an_idle_rank_waits_for_the_others",
+    "10.3": "cluster/test_rank_groups.py::test_ranks_take_the_peers_times_where_workers_of_their_own_do_not",
+}
+
+
+@pytest.mark.parametrize("what", ELSEWHERE)
+def test_what_is_held_elsewhere_is_held(what: str) -> None:
+    file, name = ELSEWHERE[what].split("::")
+    assert f"def {name}(" in (REPOSITORY / "tests" / file).read_text()
+
+
+def test_all_scenarios_of_clusters_are_somewhere() -> None:
+    played = {re.split(r"[-,]", name)[0] for name in (*QUICK, *SHARED, *ELSEWHERE)}
+    assert {str(number) for number in (*range(31, 57), 69, 70, 71, 76, 80)} <= played
 
 
 def check(name: str, folder: Path) -> None:
