@@ -171,3 +171,14 @@ def test_a_refused_head_is_asked_again_when(case: str) -> None:
     fast, slow = run(scenario), run(scenario, fast_forward=False)
     assert slow.record.requests.first_admit_ms[1] == admitted_ms
     assert differences(fast, slow) == []
+
+
+@pytest.mark.parametrize("gives_up_ms", [4.75, 5.0])  # in the pass that the other one arrives in; when that has ended
+def test_who_arrives_is_not_in_the_next_pass_even_if_someone_gives_up(gives_up_ms: float) -> None:
+    """Asynchronous: that pass, from 5 to 6 ms, has been decided, whether it is part of a run or not."""
+    sends = (Send(((1, 0, 4),), 20, time_ms=0.0), Send(((2, 0, 4),), 3, time_ms=4.25))
+    engine = {"block_size": 4, "num_gpu_blocks": 40, "async_scheduling": True}
+    scenario = Scenario(sends, engine, cancel_after_ms=gives_up_ms, timing=FlatTiming(1.0))
+    fast, slow = run(scenario), run(scenario, fast_forward=False)
+    assert differences(fast, slow) == []
+    assert slow.record.requests.first_admit_ms[1] == (6.0 if gives_up_ms < 5.0 else 5.0)

@@ -74,6 +74,7 @@ class Scheduler(Protocol):
     def share_outputs(self) -> None: ...
     def submit(self, request: EngineRequest) -> None: ...
     def submit_ahead(self, request: EngineRequest) -> None: ...
+    def hold_back(self, request: EngineRequest) -> None: ...
     def is_waiting(self, request: EngineRequest) -> bool: ...
     def abort(self, request: EngineRequest, now_ms: float) -> None: ...
     def abandon(self, request: EngineRequest) -> None: ...
@@ -127,12 +128,18 @@ class Engine:
         self._passes_ahead = passes_ahead
         self._tells_longest = bool(attribute_inside(timing, "needs_longest_context"))
         self._tells_more = self._tells_longest or timing.needs_physical_context  # than most models ask for
+        # who came during a run that goes on, and the end of the pass after the one that they came in
+        self._early: list[tuple[float, EngineRequest]] = []
 
     def submit(self, request: EngineRequest, now_ms: float) -> float:
         """Queue a request; returns the end of what is in flight, which a run gives up for an admission."""
-        if self._passes_ahead and not self._reaches_beyond(now_ms):
-            self.scheduler.submit_ahead(request)
-            return self.end_ms
+        if self._passes_ahead:
+            if not self._reaches_beyond(now_ms):
+                self.scheduler.submit_ahead(request)
+                return self.end_ms
+            place = int(self._run_ends.searchsorted(now_ms))
+            self._early = [entry for entry in self._early if entry[0] > now_ms]
+            self._early.append((self._run_ends.item(place + 1), request))
         self.scheduler.submit(request)
         if self._planned and self.scheduler.may_admit():
             return self._cut_after(now_ms, 2) if self._passes_ahead else self.cut(now_ms)
@@ -235,7 +242,17 @@ class Engine:
                 self._planned = reach
                 self.end_ms = self._run_ends.item(reach - 1)
                 self.passes.cuts += 1
+                if self._early:
+                    self._hold_back()
         return self.end_ms
+
+    def _hold_back(self) -> None:
+        """A run has been cut before the pass that was decided without those who came last: it is still to come."""
+        early = self._early
+        self._early = [entry for entry in early if entry[0] <= self.end_ms]
+        for seen_from_ms, request in early:
+            if seen_from_ms > self.end_ms:
+                self.scheduler.hold_back(request)
 
     def end(self) -> list[EngineRequest]:
         """What is in flight has ended: commit it. Returns the requests that completed, in batch order.

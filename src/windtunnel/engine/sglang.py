@@ -85,6 +85,9 @@ class SglangScheduler(SglangTurn):
     def submit_ahead(self, request: EngineRequest) -> None:
         self.submit(request)
 
+    def hold_back(self, request: EngineRequest) -> None:
+        """Nothing: nobody is put in the queue too early."""
+
     def is_waiting(self, request: EngineRequest) -> bool:
         """Whether a request has no KV yet."""
         assert isinstance(request, SglangRequest)

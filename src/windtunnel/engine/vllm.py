@@ -74,6 +74,13 @@ class VllmScheduler(VllmSingly):
         else:
             self._inbox.append(request)
 
+    def hold_back(self, request: EngineRequest) -> None:
+        """Let a request that was put in the queue a pass too early wait for that pass, unless it has left."""
+        if request in self.waiting:
+            self.waiting.remove(request)
+            del self.decodes.by_output[request.origin]
+            self._inbox.append(request)
+
     def abort(self, request: EngineRequest, now_ms: float) -> None:
         """Take a request out between two passes; its time is accounted for up to then."""
         if request in self._starved:
