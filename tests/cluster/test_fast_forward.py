@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from strategies import FlatTiming, Outcome, Scenario, Send, columns_of, fuzz, run, scenarios
 from windtunnel import RoutedRequest, WorkerView
 from windtunnel.engine import engine
+from windtunnel.timing.base import PassShape
 from windtunnel.workload.content import Content, Run, output_origin
 
 
@@ -54,6 +55,22 @@ def test_how_far_runs_are_planned_changes_nothing(scenario: Scenario, max_planne
 def test_whoever_watches_changes_nothing(scenario: Scenario, fast_forward: bool) -> None:
     watched = run(scenario, fast_forward=fast_forward, observer=SilentObserver, publish_events=True)
     assert differences(watched, run(scenario)) == []
+
+
+class ByLongest(FlatTiming):
+    """A pass costs its longest context."""
+
+    needs_longest_context = True
+
+    def price_pass_ms(self, shape: PassShape) -> float:
+        return 1.0 + shape.longest_context_tokens
+
+
+def test_a_long_prompt_beside_decodes_tells_what_the_timing_model_asks_for() -> None:
+    sends = (Send(((1, 0, 5),), 30, time_ms=0.0), Send(((2, 0, 60),), 4, time_ms=5.0))
+    engine = {"block_size": 4, "num_gpu_blocks": 99, "max_num_batched_tokens": 8}
+    scenario = Scenario(sends, engine, timing=ByLongest())
+    assert differences(run(scenario), run(scenario, fast_forward=False)) == []
 
 
 class FailsAt:

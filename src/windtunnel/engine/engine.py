@@ -210,7 +210,7 @@ class Engine:
 
     def _pass_prompt(self, prompt: PromptPasses, passes: int, now_ms: float, until_ms: float) -> float:
         """Of so many passes of a prompt let those happen that end before until_ms; returns the end of the last one."""
-        if self.timing.needs_physical_context:
+        if self._tells_more:
             return now_ms
         start_ms = now_ms
         done = 0
