@@ -40,6 +40,9 @@ SPLIT = ["cluster.prefill_workers=1", "cluster.decode_workers=1"]
 NETWORK = ["cluster.transfer.bandwidth_gb_per_s=0.25", "cluster.transfer.kv_bytes_per_token=7"]
 TIERS = {"engine": {"offload": {"kv_bytes_per_token": 8, "host": {"num_blocks": 8}, "disk": {"num_blocks": 8}}}}
 SPECULATION = {"engine": {"speculation": {"method": "eagle", "num_speculative_tokens": 9, "mean_accept_length": 1.5}}}
+SGLANG_SPECULATION = {
+    "engine": {"kind": "sglang", "speculation": {"algorithm": "eagle", "num_steps": 9, "mean_accept_length": 1.5}}
+}
 BESIDE: dict[str, list[str]] = {
     "workload.synthetic.turn_delay_ms": ["workload.synthetic.turns=2"],
     "workload.synthetic.prefix_ratio": ["workload.synthetic.prefix_groups=1"],
@@ -76,6 +79,8 @@ BESIDE: dict[str, list[str]] = {
     **{f"cluster.transfer.{name}": [*SPLIT, *NETWORK] for name in ("bytes", "shared")},
     "engine.offload.kv_bytes_per_token": ["timing.model=Qwen/Qwen3-8B", "timing.gpu=b200-sxm"],
     "engine.behaviour": ["engine.kind=sglang"],
+    "engine.speculation.eagle_topk": ["engine.speculation.num_draft_tokens=10"],
+    "engine.speculation.num_draft_tokens": ["engine.speculation.num_steps=6"],
     "timing.model": ["timing.gpu=b200-sxm"],
     "timing.gpu": ["timing.model=Qwen/Qwen3-8B"],
     **{
@@ -97,6 +102,7 @@ SPECIAL: dict[str, tuple[str, object]] = {
     "timing.engine_log": ("GPU KV cache size: 10,000 tokens", "GPU KV cache size: 10,000 tokens"),
     "timing.gpu_memory_utilization": ("0.75", 0.75),
     "cluster.scaling.autoscaler": ("threshold", "threshold"),
+    "engine.speculation.algorithm": ("standalone", "standalone"),
 }
 
 
@@ -159,16 +165,19 @@ def value_at(config: Config, path: str) -> object:
     return value
 
 
-def base_file(path: str) -> ConfigFile:
-    bases = {"workload.synthetic.": SYNTHETIC, "engine.offload.": TIERS, "engine.speculation.": SPECULATION}
-    return ConfigFile("base.yaml", next((data for start, data in bases.items() if path.startswith(start)), {}), {})
+def base_file(field: ConfigField) -> ConfigFile:
+    speculation = SGLANG_SPECULATION if field.engine == "sglang" else SPECULATION
+    bases = {"workload.synthetic.": SYNTHETIC, "engine.offload.": TIERS, "engine.speculation.": speculation}
+    return ConfigFile(
+        "base.yaml", next((data for start, data in bases.items() if field.path.startswith(start)), {}), {}
+    )
 
 
 @pytest.mark.parametrize("field", VALUES, ids=lambda field: field.path)
 def test_a_field_is_set_by_its_path(field):
     text, value = some_value(field)
     sets = [parse_set(f"{field.path}={text}"), *beside(field)]
-    config = load_config(base_file(field.path), sets).config
+    config = load_config(base_file(field), sets).config
     assert value_at(config, field.path) == value
 
 
@@ -188,7 +197,7 @@ def test_a_field_refuses_what_is_no_value_of_it(field, text):
     engine = next((given.value for given in sets[1:] if given.path == "engine.kind"), "vllm")
     expected = (FIELDS if field.path.endswith("engine.kind") else FIELDS_WITH[engine])[field.path].expected
     with pytest.raises(InputError, match=f"^--set {field.path}: found .*, expected {expected}"):
-        load_config(base_file(field.path), sets)
+        load_config(base_file(field), sets)
 
 
 @pytest.mark.parametrize("field", VALUES, ids=lambda field: field.path)
@@ -202,16 +211,18 @@ def test_a_field_takes_null_only_if_it_says_so(field):
         sets.append(parse_set(field.path.replace("num_blocks", "size_gb=1")))
     if field.path == "workload.synthetic.prefix_tokens":
         sets = sets[:1]
+    if field.path == "engine.speculation.num_steps":
+        sets += [parse_set(f"engine.speculation.{text}") for text in ("algorithm=ngram", "num_draft_tokens=4")]
     if field.path in [f"workload.synthetic.{name}" for name in ("isl", "osl", "requests", "lengths")]:
         with pytest.raises(InputError, match=r"^--set .* (is|are) missing"):
-            load_config(base_file(field.path), sets)
+            load_config(base_file(field), sets)
     elif field.nullable:
-        assert value_at(load_config(base_file(field.path), sets).config, field.path) is None
+        assert value_at(load_config(base_file(field), sets).config, field.path) is None
     elif field.path.endswith(".kind") or not (field.is_text or field.is_list):
         with pytest.raises(InputError, match=f"^--set {field.path}: found "):
-            load_config(base_file(field.path), sets)
+            load_config(base_file(field), sets)
     else:
-        assert value_at(load_config(base_file(field.path), sets).config, field.path) in ("null", ["null"])
+        assert value_at(load_config(base_file(field), sets).config, field.path) in ("null", ["null"])
 
 
 @pytest.mark.parametrize("field", SECTIONS, ids=lambda field: field.path)

@@ -46,6 +46,7 @@ def test_defaults() -> None:
         "eviction_policy": "lru",
         "overlap_schedule": True,
         "behaviour": "0.5.23",
+        "speculation": None,
         "offload": None,
         "fast_forward": True,
     }

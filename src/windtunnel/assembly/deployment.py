@@ -23,7 +23,7 @@ from windtunnel.cluster.pool import Fleet, Pool
 from windtunnel.cluster.router import Router
 from windtunnel.cluster.simulation import Simulation
 from windtunnel.cluster.worker import Clock
-from windtunnel.config.schema import Config, VllmConfig
+from windtunnel.config.schema import Config
 from windtunnel.engine.engine import Engine
 from windtunnel.errors import InputError, PluginError, StalledError
 from windtunnel.record.columns import PassColumns, Record
@@ -93,7 +93,7 @@ def simulate(
     agenda = Agenda()
     levels = build_levels(config, agenda, clock)
     record = Record(workload.num_requests, 0)
-    record.speculates = isinstance(config.engine, VllmConfig) and config.engine.speculation is not None
+    record.speculates = config.engine.speculation is not None
     fleet = Fleet(record, clock)
 
     def note_landing(number: int) -> None:

@@ -15,6 +15,7 @@ from windtunnel.engine.kv.levels import Levels
 from windtunnel.engine.overlap import OverlapEngine
 from windtunnel.engine.rank_engine import RankEngine
 from windtunnel.engine.sglang import SglangScheduler
+from windtunnel.engine.sglang_speculation import SglangSpeculation
 from windtunnel.engine.speculative import SpeculativeScheduler
 from windtunnel.engine.speculative_engine import SpeculativeEngine
 from windtunnel.engine.vllm import VllmScheduler
@@ -36,6 +37,9 @@ def build_engine(config: Config, timing: TimingModel, passes: PassColumns) -> En
         speculating = SpeculativeScheduler(wanted, passes, build_acceptance(wanted.speculation, config.seed))
         drafting = DraftingTiming(timing, wanted.speculation)
         return SpeculativeEngine(speculating, drafting, passes, passes_ahead=ahead)
+    if wanted.speculation is not None:
+        verifying = SglangSpeculation(wanted, passes, build_acceptance(wanted.speculation, config.seed))
+        return SpeculativeEngine(verifying, DraftingTiming(timing, wanted.speculation), passes)
     scheduler = SglangScheduler(wanted, passes)
     if wanted.overlap_schedule:
         return OverlapEngine(scheduler, timing, passes)

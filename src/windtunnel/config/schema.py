@@ -357,8 +357,8 @@ class Config(Section):
                 own = getattr(self, name)
                 if own is not None and own.offload is not None:
                     raise RuleError(f"{{{name}.offload}} is not modelled with {{cluster.prefill_workers}}")
-                if isinstance(own, VllmConfig) and own.speculation is not None:
+                if own is not None and own.speculation is not None:
                     raise RuleError(f"{{{name}.speculation}} is not modelled with {{cluster.prefill_workers}}")
-        if self.cluster.dp_size > 1 and isinstance(self.engine, VllmConfig) and self.engine.speculation is not None:
+        if self.cluster.dp_size > 1 and self.engine.speculation is not None:
             raise RuleError("{engine.speculation} is not modelled with {cluster.dp_size} above 1")
         return self

@@ -8,9 +8,11 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from windtunnel.config.offload import OffloadConfig
 from windtunnel.config.section import LARGEST_INT, Flag, PositiveInt, RuleError, Section
+from windtunnel.config.speculation import SglangSpeculationConfig
 from windtunnel.config.vllm import fcfs
 
 DEFAULT_CAPACITY_TOKENS = 1_048_576
+SPECULATING_REQUESTS = 48  # SGLang's default of max_running_requests with speculation
 UNMODELLED_POLICIES = ("dfs-weight", "random", "priority")
 
 
@@ -54,6 +56,9 @@ class SglangConfig(Section):
         default=True, description="form the next batch while a pass runs, before its result is known"
     )
     behaviour: Literal["0.5.23"] = Field(default="0.5.23", description="the SGLang release whose decisions are made")
+    speculation: SglangSpeculationConfig | None = Field(
+        default=None, description="draft tokens that the model verifies; then overlap_schedule is off"
+    )
     offload: OffloadConfig | None = Field(default=None, description="KV tiers behind GPU memory")
     fast_forward: Flag = Field(
         default=True, description="false computes every pass one by one: the same record, slower"
@@ -70,9 +75,22 @@ class SglangConfig(Section):
             raise RuleError("{chunked_prefill_size} is 0: expected at least 1, or -1 for prompts in one pass")
         if 0 < self.chunked_prefill_size < self.page_size:
             raise RuleError("{chunked_prefill_size} must be at least {page_size}: chunks are whole pages")
+        if self.speculation is not None:
+            self._check_speculation()
         if self.enable_mixed_chunk and self.chunked_prefill_size < 0:
             raise RuleError("{enable_mixed_chunk} has no effect while {chunked_prefill_size} is -1")
         return self
+
+    def _check_speculation(self) -> None:
+        """SGLang without its second version of speculation: it switches overlap scheduling off, and admits fewer."""
+        for name in ("offload", "enable_mixed_chunk"):
+            if getattr(self, name):
+                raise RuleError(f"{{{name}}} is not modelled with {{speculation}}")
+        if "overlap_schedule" in self.model_fields_set and self.overlap_schedule:
+            raise RuleError("{overlap_schedule} is not modelled with {speculation}: leave it out, or false")
+        self.__dict__["overlap_schedule"] = False
+        if "max_running_requests" not in self.model_fields_set:
+            self.__dict__["max_running_requests"] = SPECULATING_REQUESTS
 
     @property
     def tokens_per_block(self) -> int:

@@ -14,7 +14,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from windtunnel.config.speculation import SpeculationConfig
+from windtunnel.config.speculation import AcceptanceConfig
 from windtunnel.workload.streams import named_stream
 
 IntArray: TypeAlias = NDArray[np.int64]
@@ -23,6 +23,9 @@ GAMMA = 0x9E3779B97F4A7C15
 MASK = (1 << 64) - 1
 FRACTION_BITS = 53
 TABLE_SIZE = 4096
+
+NOTHING_DRAWN: IntArray = np.zeros(1, dtype=np.int64)
+DRAWN_AT_LEAST = 8  # verifications at a time
 
 
 class Acceptance(Protocol):
@@ -83,15 +86,29 @@ def _mix(z: int) -> int:
     return z ^ z >> 31
 
 
-def build_acceptance(config: SpeculationConfig, seed: int) -> Acceptance:
+def extend_lengths(lengths: IntArray, acceptance: Acceptance, request: int, tokens: int) -> IntArray:
+    """What the first 0, 1, 2, ... verifications of a request yield, drawn on until that is so many tokens or more."""
+    while lengths.item(-1) < tokens:
+        drawn = len(lengths)
+        count = int((tokens - lengths.item(-1)) / acceptance.mean_length * 1.125) + DRAWN_AT_LEAST
+        more = np.empty(drawn + count, dtype=np.int64)
+        more[:drawn] = lengths
+        more[drawn:] = acceptance.draw(request, drawn - 1, count)
+        more[drawn:] += 1
+        np.add.accumulate(more[drawn - 1 :], out=more[drawn - 1 :])
+        lengths = more
+    return lengths
+
+
+def build_acceptance(config: AcceptanceConfig, seed: int) -> Acceptance:
     """What `engine.speculation` describes."""
     if config.accepted_tokens is not None:
         return RecordedAcceptance(config.accepted_tokens)
     if config.acceptance_rates is not None:
         return RandomAcceptance(config.acceptance_rates, seed)
     assert config.mean_accept_length is not None
-    rate = equal_rate(config.mean_accept_length, config.num_speculative_tokens)
-    return RandomAcceptance([rate] * config.num_speculative_tokens, seed)
+    rate = equal_rate(config.mean_accept_length, config.most_accepted)
+    return RandomAcceptance([rate] * config.most_accepted, seed)
 
 
 def equal_rate(mean_length: float, drafts: int) -> float:

@@ -22,16 +22,15 @@ def retract(
     Returns those that have lost it, in the order they went, and the one that was given up, if it came to that.
     """
     members = running.disband()
-    staying = [request for request, _ in members]
-    staying.sort(key=lambda request: (request.output_tokens, -request.prompt_tokens), reverse=True)
+    staying = running.retraction_order([request for request, _ in members])
     victims: list[SglangRequest] = []
-    while len(staying) > 1 and not (victims and _fits(staying, pool)):
+    while len(staying) > 1 and not (victims and _fits(staying, running, pool)):
         victim = staying.pop()
         ledger.lose(victim, now_ms)
         victims.append(victim)
         pool.evict_until(len(staying) * RETRACT_STEPS)
     outgrown = None
-    if len(staying) == 1 and not _fits(staying, pool):
+    if len(staying) == 1 and not _fits(staying, running, pool):
         outgrown = staying.pop()
         ledger.give_up(outgrown)
     generated_tokens = sum(request.output_tokens for request in staying)
@@ -41,9 +40,8 @@ def retract(
     return victims, outgrown
 
 
-def _fits(requests: list[SglangRequest], pool: RadixCache) -> bool:
-    """Whether the next token of each of these fits, after eviction."""
-    page = pool.page_size
-    needed = page * sum(request.computed % page == 0 for request in requests)
+def _fits(requests: list[SglangRequest], running: RunningBatch, pool: RadixCache) -> bool:
+    """Whether the next pass of these fits, after eviction."""
+    needed = running.room_tokens(requests)
     pool.evict_until(needed)
     return needed <= pool.free_tokens

@@ -144,10 +144,13 @@ class RunningBatch:
             log.add(number - passes + 1, number)
         step = group.step = group.step + passes
         group.context_tokens += passes * group.size
-        if group.finish_step != step:
-            return NO_ENDERS
+        return NO_ENDERS if group.finish_step != step else self._take_enders()
+
+    def _take_enders(self) -> list[SglangRequest]:
+        """Those whose last token the pass just launched computes leave the group."""
+        group = self.group
         enders: list[SglangRequest] = []
-        while group.finish_step == step:
+        while group.finish_step == group.step:
             request = group.pop_finished()
             assert isinstance(request, SglangRequest)
             group.leave(request)
@@ -168,6 +171,19 @@ class RunningBatch:
             request.output_tokens -= tokens
         self.group.dissolve()
         return found
+
+    def retraction_order(self, requests: list[SglangRequest]) -> list[SglangRequest]:
+        """The members in the order in which they stay: the last one is retracted first."""
+        return sorted(requests, key=lambda request: (request.output_tokens, -request.prompt_tokens), reverse=True)
+
+    def room_tokens(self, requests: list[SglangRequest]) -> int:
+        """KV slots that the next pass of these must find free, out of the group."""
+        page = self.group.block_size
+        return page * sum(request.computed % page == 0 for request in requests)
+
+    def computed(self, request: SglangRequest) -> int:
+        """Tokens that any request has computed."""
+        return request.base + self.group.step if request.decoding else request.computed
 
     def reform(self, staying: list[SglangRequest], tokens_in_flight: dict[int, int]) -> None:
         """After `disband`: those that stay, in their new order; the others are members no more."""
@@ -218,7 +234,7 @@ class RunningBatch:
             for chunk in self.in_flight.chunks:
                 request = chunk.request
                 if request.merge == self._merges:
-                    request.chunk_end = request.base + self.group.step if request.decoding else request.computed
+                    request.chunk_end = self.computed(request)
 
     def _known_output(self, request: SglangRequest) -> int:
         """Output tokens whose result is processed."""

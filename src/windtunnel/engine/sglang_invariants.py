@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from windtunnel.engine.kv.radix import RadixCache, RadixNode
 from windtunnel.engine.sglang import SglangScheduler
+from windtunnel.engine.sglang_verification import VerifyingGroup
 
 
 def check_invariants(scheduler: SglangScheduler) -> None:
@@ -68,8 +69,7 @@ def _check_pool(scheduler: SglangScheduler) -> None:
     private = 0
     for request in scheduler.ledger.live.values():
         if request.has_row:
-            computed = request.base + scheduler.group.step if request.decoding else request.computed
-            private += pool.pages(computed) - request.lease.held
+            private += pool.pages(scheduler.running.computed(request)) - request.lease.held
             assert private >= 0
         else:
             assert not request.lease.held
@@ -88,9 +88,16 @@ def _check_group(scheduler: SglangScheduler) -> None:
         assert request.finish > group.step
         ring[-request.base % page] += 1
     assert group.size == len(members)
-    assert group.ring == ring
-    assert group.context_tokens == sum(request.base + group.step + 1 for request in members)
-    assert group.finish_sum == sum(request.finish for request in members)
+    computed = [scheduler.running.computed(request) for request in members]
+    if isinstance(group, VerifyingGroup):
+        assert group.computed_tokens() == sum(computed)
+        assert group.unfilled_tokens() == sum(-tokens % page for tokens in computed)
+        lengths = [request.prompt_tokens + request.max_output_tokens for request in members]
+        assert group.remaining_tokens() == sum(lengths) - sum(computed) - len(members)
+    else:
+        assert group.ring == ring
+        assert group.context_tokens == sum(computed) + len(members)
+        assert group.finish_sum == sum(request.finish for request in members)
     if members:
         assert group.finish_step == min(request.finish for request in members)
 

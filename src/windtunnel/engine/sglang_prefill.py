@@ -57,13 +57,16 @@ class SglangPrefill:
         self.observer: TurnObserver | None = None
         self.offload: SglangOffload | None = None
         self.waiting: deque[SglangRequest] = deque()
-        self.running = RunningBatch(config.page_size, self.ratio, config.overlap_schedule)
+        self.running = self._make_batch()
         self.group = self.running.group
         self.finished: list[EngineRequest] = []
         self.ledger = SglangLedger(self.pool, self.running, passes, config.max_running_requests)
         self._chunked: SglangRequest | None = None  # its prompt is under way
         self._shape = PassShape()  # of the batch that was formed last
         self._entries = 0
+
+    def _make_batch(self) -> RunningBatch:
+        return RunningBatch(self.page_size, self.ratio, self.overlap)
 
     def _enqueue(self, request: SglangRequest) -> None:
         self._entries += 1

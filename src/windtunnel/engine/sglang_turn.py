@@ -31,6 +31,7 @@ class SglangTurn(SglangPrefill):
     def __init__(self, config: SglangConfig, passes: PassColumns, publish_events: bool = False) -> None:
         super().__init__(config, passes, publish_events)
         self.first_tokens: list[EngineRequest] | None = None
+        self._beside = ""  # what a decode needs besides the tokens of its request, for the error that says so
         self._last: Batch | None = None  # of the turn before; with overlap it is in flight
         self._batch: Batch | None = None  # of the turn in progress
 
@@ -97,10 +98,13 @@ class SglangTurn(SglangPrefill):
             if not running.members:
                 return None
             blocks = self._fitting_decodes()
-        self._shape = PassShape(self.group.size, self.group.context_tokens)
+        self._shape = self._decode_shape()
         self.pool.take(blocks * self.page_size)
         number = self._next_pass()
         return Batch(number, now_ms, NO_CHUNKS, None, True, running.launch(number, 1))
+
+    def _decode_shape(self) -> PassShape:
+        return PassShape(self.group.size, self.group.context_tokens)
 
     def _retract(self, now_ms: float) -> None:
         """Some of the running batch wait again, behind all others, until a token of each of the rest fits."""
@@ -116,7 +120,7 @@ class SglangTurn(SglangPrefill):
             self._fail(
                 outgrown,
                 f"out of memory: {outgrown.prompt_tokens} prompt and {outgrown.output_tokens} output tokens fill all "
-                f"{self.pool.num_blocks} KV blocks of {self.page_size} tokens, and nobody else runs",
+                f"{self.pool.num_blocks} KV blocks of {self.page_size} tokens{self._beside}, and nobody else runs",
             )
 
     # --- a result

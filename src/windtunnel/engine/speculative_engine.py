@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 
-from windtunnel.engine.engine import Engine
+from windtunnel.engine.acceptance import IntArray
+from windtunnel.engine.engine import Engine, Scheduler
 from windtunnel.engine.rank_engine import SINGLE, RankEngine
 from windtunnel.engine.speculative import SpeculativeScheduler
 from windtunnel.record.columns import PassColumns
@@ -14,7 +17,24 @@ from windtunnel.timing.verification import VerifyingShape, price_verifications_m
 accumulate = np.add.accumulate
 
 
-def price_run_ms(scheduler: SpeculativeScheduler, timing: TimingModel, passes: int) -> FloatArray:
+class Verifying(Protocol):
+    """The requests that a run verifies drafts of."""
+
+    size: int
+
+
+class VerifyingScheduler(Scheduler, Protocol):
+    """What these engines need of their scheduler besides; see `SpeculativeScheduler` for the meaning of each."""
+
+    @property
+    def num_drafts(self) -> int: ...
+    @property
+    def verifying(self) -> Verifying: ...
+    def contexts(self, passes: int) -> IntArray: ...
+    def physical_contexts(self, contexts: IntArray) -> IntArray: ...
+
+
+def price_run_ms(scheduler: VerifyingScheduler, timing: TimingModel, passes: int) -> FloatArray:
     """Durations in ms of the next passes of a run."""
     contexts = scheduler.contexts(passes)
     physical = scheduler.physical_contexts(contexts) if timing.needs_physical_context else None
@@ -26,7 +46,7 @@ class SpeculativeEngine(Engine):
     """An `Engine` whose scheduler speculates."""
 
     def __init__(
-        self, scheduler: SpeculativeScheduler, timing: TimingModel, passes: PassColumns, *, passes_ahead: int = 0
+        self, scheduler: VerifyingScheduler, timing: TimingModel, passes: PassColumns, *, passes_ahead: int = 0
     ) -> None:
         super().__init__(scheduler, timing, passes, passes_ahead=passes_ahead)
         self.speculative = scheduler

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from array import array
 
-import numpy as np
-
-from windtunnel.engine.acceptance import Acceptance, IntArray
+from windtunnel.engine.acceptance import NOTHING_DRAWN, Acceptance, extend_lengths
 from windtunnel.engine.request import EngineRequest
 from windtunnel.workload.content import Content
-
-NOTHING_DRAWN: IntArray = np.zeros(1, dtype=np.int64)
-DRAWN_AT_LEAST = 8  # verifications at a time
 
 
 class SpeculativeRequest(EngineRequest):
@@ -64,19 +59,8 @@ class SpeculativeRequest(EngineRequest):
 
     def draw(self, acceptance: Acceptance) -> None:
         """Know the verifications up to the one that yields its last token."""
-        remaining = self.max_output_tokens - self.output_tokens
-        lengths = self.lengths
-        start = lengths.item(self.verifications)
-        while lengths.item(-1) - start < remaining:
-            drawn = len(lengths)
-            missing = remaining - lengths.item(-1) + start
-            count = int(missing / acceptance.mean_length * 1.125) + DRAWN_AT_LEAST
-            more = np.empty(drawn + count, dtype=np.int64)
-            more[:drawn] = lengths
-            more[drawn:] = acceptance.draw(self.number, drawn - 1, count)
-            more[drawn:] += 1
-            np.add.accumulate(more[drawn - 1 :], out=more[drawn - 1 :])
-            self.lengths = lengths = more
+        reached = self.lengths.item(self.verifications) + self.max_output_tokens - self.output_tokens
+        self.lengths = extend_lengths(self.lengths, acceptance, self.number, reached)
 
     def length(self, acceptance: Acceptance) -> int:
         """Tokens of its next verification if it lacks no draft."""

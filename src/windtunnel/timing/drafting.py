@@ -6,7 +6,7 @@ from; a look-up costs the host. What verification costs is in timing/verificatio
 
 from __future__ import annotations
 
-from windtunnel.config.speculation import SpeculationConfig
+from windtunnel.config.speculation import AcceptanceConfig
 from windtunnel.timing.base import FloatArray, PassShape, TimingModel
 from windtunnel.timing.verification import (
     IntArray,
@@ -19,9 +19,9 @@ from windtunnel.timing.verification import (
 class DraftingTiming:
     """Another model, and `draft_ms` for each draft token of passes that emit anything."""
 
-    def __init__(self, model: TimingModel, speculation: SpeculationConfig) -> None:
+    def __init__(self, model: TimingModel, speculation: AcceptanceConfig) -> None:
         self.model = model
-        self.drafting_ms = speculation.draft_ms * speculation.num_speculative_tokens
+        self.drafting_ms = speculation.draft_ms * speculation.most_accepted
         self.needs_physical_context = model.needs_physical_context
 
     def price_pass_ms(self, shape: PassShape) -> float:
