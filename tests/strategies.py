@@ -263,6 +263,12 @@ def columns_of(record: Record) -> dict[str, object]:
     return found
 
 
+def fields_of(instance: object) -> dict[str, Any]:
+    """What an object holds, whether its class is compiled or not."""
+    found = {name: getattr(instance, name) for name in dir(instance) if not name.startswith("_")}
+    return {name: value for name, value in found.items() if not callable(value)}
+
+
 def _exact(value: object) -> object:
     if isinstance(value, array):
         return [entry.hex() for entry in value] if value.typecode == "d" else value.tolist()

@@ -9,7 +9,7 @@ from unittest import mock
 from hypothesis import strategies as st
 
 from sglang_strategies import sglang_deployments
-from strategies import MAX_POLLS, Dice, Scenario, columns_of, scenarios
+from strategies import MAX_POLLS, Dice, Scenario, columns_of, fields_of, scenarios
 from windtunnel import Result, simulate
 from windtunnel.assembly import deployment, surroundings
 from windtunnel.cluster.autoscaler import ClusterSnapshot, ScalingDecision
@@ -92,7 +92,7 @@ def everything(record: Record) -> dict[str, object]:
     """Everything a record says."""
     found = columns_of(record)
     if record.handoffs is not None:
-        for name, column in vars(record.handoffs).items():
+        for name, column in fields_of(record.handoffs).items():
             found[f"handoffs.{name}"] = [value.hex() if isinstance(value, float) else value for value in column]
     found["faults"] = [fault.as_dict() | {"numbers": fault.requests} for fault in record.faults]
     found["worker_events"] = record.worker_events

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from offload_strategies import TIME_PARTS, deployments, pressed, run_any, with_tiers
 from sglang_strategies import sglang_deployments
-from strategies import FlatTiming, Outcome, Scenario, Send, columns_of, fuzz, scenarios
+from strategies import FlatTiming, Outcome, Scenario, Send, columns_of, fields_of, fuzz, scenarios
 from windtunnel.assembly import engines
 from windtunnel.engine.kv.levels import Levels
 from windtunnel.engine.kv.offload import Restore
@@ -32,8 +32,8 @@ def differences(found: Outcome, expected: Outcome) -> list[str]:
 def counts_of(outcome: Outcome) -> list[object]:
     offload = outcome.record.offload
     assert offload is not None
-    own = {name: value for name, value in vars(offload).items() if name != "tiers"}
-    return [own, *(vars(tier) for tier in offload.tiers)]
+    own = {name: value for name, value in fields_of(offload).items() if name != "tiers"}
+    return [own, *(fields_of(tier) for tier in offload.tiers)]
 
 
 def tier(num_blocks: int, gb_per_s: float | str = 0.004, **more: object) -> dict[str, object]:

@@ -290,5 +290,5 @@ class Record:
 
     def give_back(self) -> None:
         """Drop what memory holds of columns that are on disk, as those of very many requests are."""
-        for column in vars(self.requests).values():
-            give_back(column)
+        for name in dir(self.requests):  # compiled classes have no __dict__
+            give_back(getattr(self.requests, name))
