@@ -124,7 +124,7 @@ class Send:
 
 @dataclass(frozen=True)
 class Scenario:
-    """A deployment and a load; without `timing` it is the built-in polynomial.
+    """A deployment and a load; without `timing` it is the built-in polynomial. vLLM is synchronous unless asked.
 
     `topology` is merged over the configuration; with pools of its own it replaces `workers`.
     """
@@ -159,8 +159,9 @@ class Scenario:
         }
         if "prefill_workers" not in self.topology.get("cluster", {}):
             cluster["workers"] = self.workers
+        pinned = {} if self.engine.get("kind") == "sglang" else {"async_scheduling": False}
         data: dict[str, Any] = {
-            "engine": {**self.engine, "fast_forward": fast_forward},
+            "engine": {**pinned, **self.engine, "fast_forward": fast_forward},
             "cluster": cluster,
             "workload": {"concurrency": self.concurrency, "cancel_after_ms": self.cancel_after_ms},
             "timing": {"speedup": self.speedup, "decode_speedup": self.decode_speedup},
@@ -356,13 +357,16 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         budget = dice.pick(*((4, 6, 20, 64) if crowd else (1, 2, 3, 5, 8, 20, 64, 200)))
     else:
         budget = longest_prompt + dice.pick(0, 0, 1, 5, 50, -1)
+    max_model_len = dice.pick(None, None, None, sequence, sequence - 1, max(sequence // 2, 1))
+    if not chunked and max_model_len is not None:
+        budget = max(budget, max_model_len)
     threshold = dice.pick(0, 0, 1, 4, 20)
     engine: dict[str, object] = {
         "block_size": block_size,
         "num_gpu_blocks": max(needed_blocks + dice.pick(*((0, 0, 1, 2) if crowd else (0, 1, 3, 6, 1000, -1))), 1),
         "max_num_seqs": dice.number(4 if crowd else 1, 8),
         "max_num_batched_tokens": max(budget, 1),
-        "max_model_len": dice.pick(None, None, None, sequence, sequence - 1, max(sequence // 2, 1)),
+        "max_model_len": max_model_len,
         "enable_prefix_caching": dice.pick(True, True, False),
         "enable_chunked_prefill": chunked,
         "long_prefill_token_threshold": threshold,

@@ -6,6 +6,7 @@ import pytest
 
 from strategies import FlatTiming, Outcome, Scenario, Send, run
 from windtunnel import Config, Result, StalledError, Workload, simulate
+from windtunnel.engine import vllm
 from windtunnel.record.columns import Status
 
 ENGINE: dict[str, object] = {"block_size": 4, "num_gpu_blocks": 100}
@@ -86,51 +87,56 @@ def test_each_turn_is_waited_for_from_its_own_arrival() -> None:
     assert statuses(outcome) == [Status.COMPLETED, Status.COMPLETED]
 
 
-# --- a preempted request that does not fit a pass without chunked prefill can never come back
-
-STALL: dict[str, object] = {
-    "block_size": 4,
-    "num_gpu_blocks": 4,
-    "max_num_batched_tokens": 8,
-    "enable_chunked_prefill": False,
-    "enable_prefix_caching": False,
-}
-TWO_THAT_GROW = (Send(((1, 0, 4),), 12), Send(((2, 0, 4),), 12))
+# --- what is refused could never be served: without that, a request that outgrows the pool can never come back
 
 
+@pytest.fixture
+def refuses_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm, "refusal", lambda *_: "")
+
+
+STALL: dict[str, object] = {"block_size": 4, "num_gpu_blocks": 4, "async_scheduling": False}
+ONE_THAT_GROWS = (Send(((1, 0, 4),), 4), Send(((2, 0, 4),), 14))
+
+
+@pytest.mark.usefixtures("refuses_nobody")
 def test_a_simulation_that_cannot_go_on_says_who_waits_for_what() -> None:
     workload = Workload()
-    for origin in range(2):
-        workload.add([(origin, 0, 4)], 12)
+    for origin, output_tokens in enumerate((4, 14)):
+        workload.add([(origin, 0, 4)], output_tokens)
     workload.request_ids = ["first", "second"]
     with pytest.raises(StalledError) as caught:
         simulate(Config.model_validate({"engine": STALL}), workload=workload, timing=FlatTiming())
-    assert str(caught.value).startswith("stalled at 12.000 ms: nothing can run, and requests second remain. worker 0: ")
-    assert "9 tokens to compute" in str(caught.value)
-    assert "budget of 8" in str(caught.value)
-    assert "4 of 4 KV blocks are free" in str(caught.value)
+    message = str(caught.value)
+    assert message.startswith("stalled at 14.000 ms: nothing can run, and requests second remain. worker 0: ")
+    assert "17 tokens to compute" in message
+    assert "budget of 8192" in message
+    assert "4 of 4 KV blocks are free" in message
     partial = caught.value.partial
     assert isinstance(partial, Result)
     assert list(partial.record.requests.status) == [Status.COMPLETED, Status.UNFINISHED]
-    assert partial.record.requests.output_tokens.tolist() == [12, 5]
+    assert partial.record.requests.output_tokens.tolist() == [4, 13]
     assert partial.record.interrupted == "error"
 
 
+@pytest.mark.usefixtures("refuses_nobody")
 @pytest.mark.parametrize("fast_forward", [True, False])
 def test_a_stall_comes_to_the_same_in_runs_and_in_single_passes(fast_forward: bool) -> None:
-    outcome = run(Scenario(TWO_THAT_GROW, STALL, timing=FlatTiming()), fast_forward=fast_forward)
-    assert outcome.error.startswith("stalled at 12.000 ms")
+    outcome = run(Scenario(ONE_THAT_GROWS, STALL, timing=FlatTiming()), fast_forward=fast_forward)
+    assert outcome.error.startswith("stalled at 14.000 ms")
     assert outcome.record.requests.preemptions.tolist() == [0, 1]
 
 
+@pytest.mark.usefixtures("refuses_nobody")
 def test_a_stall_names_a_few_requests_and_counts_the_others() -> None:
-    sends = TWO_THAT_GROW + tuple(Send(((9 + number, 0, 4),), 1, time_ms=6.0) for number in range(6))
+    sends = ONE_THAT_GROWS + tuple(Send(((9 + number, 0, 13),), 1, time_ms=6.0) for number in range(6))
     outcome = run(Scenario(sends, STALL, timing=FlatTiming()))
     assert "requests 1, 2, 3, 4, 5 and 2 more remain" in outcome.error
 
 
+@pytest.mark.usefixtures("refuses_nobody")
 def test_clients_that_give_up_end_a_stall() -> None:
-    outcome = run(Scenario(TWO_THAT_GROW, STALL, timing=FlatTiming(), cancel_after_ms=30.0))
+    outcome = run(Scenario(ONE_THAT_GROWS, STALL, timing=FlatTiming(), cancel_after_ms=30.0))
     requests = outcome.record.requests
     assert outcome.error == ""
     assert statuses(outcome) == [Status.COMPLETED, Status.CANCELLED]
@@ -138,8 +144,9 @@ def test_clients_that_give_up_end_a_stall() -> None:
     assert requests.preempted_ms[1] == 30.0 - requests.prefill_ms[1] - requests.decode_ms[1]
 
 
+@pytest.mark.usefixtures("refuses_nobody")
 def test_an_idle_engine_goes_on_at_once_when_the_client_of_its_stuck_head_gives_up() -> None:
-    sends = (*TWO_THAT_GROW, Send(((3, 0, 4),), 1, time_ms=25.0))
+    sends = (*ONE_THAT_GROWS, Send(((3, 0, 4),), 1, time_ms=25.0))
     requests = run(Scenario(sends, STALL, timing=FlatTiming(), cancel_after_ms=30.0)).record.requests
     assert requests.first_admit_ms[2] == 30.0
-    assert requests.terminal_ms.tolist() == [12.0, 30.0, 31.0]
+    assert requests.terminal_ms.tolist() == [4.0, 30.0, 31.0]

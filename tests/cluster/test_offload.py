@@ -169,9 +169,7 @@ def test_runs_give_the_record_of_single_passes(scenario: Scenario) -> None:
 @fuzz(120)
 def test_every_run_ends_in_bounded_time_and_all_is_accounted_for(scenario: Scenario) -> None:
     """No configuration stalls, however small its pool and tiers; time adds up, waiting for KV included."""
-    # without chunks, a preempted request may outgrow the budget of a pass, with tiers or without
-    engine = {**scenario.engine, "enable_chunked_prefill": True} if "kind" not in scenario.engine else scenario.engine
-    scenario = replace(scenario, max_time_s=None, engine=engine)
+    scenario = replace(scenario, max_time_s=None)
     outcome = run_any(scenario)
     assert outcome.error == ""
     requests = outcome.record.requests

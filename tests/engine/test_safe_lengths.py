@@ -15,12 +15,14 @@ LENGTHS = st.none() | st.integers(2, 400)
 
 @st.composite
 def vllm_schedulers(draw: st.DrawFn) -> VllmScheduler:
+    max_model_len = draw(LENGTHS)
+    is_chunked = draw(st.booleans())
     config = VllmConfig(
         num_gpu_blocks=draw(st.integers(1, 60)),
         block_size=draw(st.sampled_from([1, 4, 16])),
-        max_model_len=draw(LENGTHS),
-        max_num_batched_tokens=draw(st.integers(1, 300)),
-        enable_chunked_prefill=draw(st.booleans()),
+        max_model_len=max_model_len,
+        max_num_batched_tokens=draw(st.integers(1 if is_chunked else max_model_len or 1, 300)),
+        enable_chunked_prefill=is_chunked,
         async_scheduling=False,
     )
     return VllmScheduler(config, PassColumns())

@@ -76,9 +76,12 @@ class UnitTiming:
 
 
 def engine_config(scenario: Scenario, fast_forward: bool, behaviour: str = "0.33") -> VllmConfig:
-    """The engine of a scenario with all its settings that the release has. Our pools do not count the null block."""
+    """The engine of a scenario with all its settings that the release has. Our pools do not count the null block.
+
+    Not validated: recordings are of the scheduler below the front end, which would refuse some of these.
+    """
     is_new = behaviour == "0.33"
-    return VllmConfig(
+    return VllmConfig.model_construct(
         num_gpu_blocks=scenario["num_gpu_blocks"] - 1,
         block_size=scenario["block_size"],
         max_num_seqs=scenario["max_num_seqs"],

@@ -29,7 +29,10 @@ class VllmConfig(Section):
     block_size: PositiveInt = Field(default=64, description="tokens per KV block")
     max_num_seqs: PositiveInt = Field(default=256, description="requests running at once")
     max_num_batched_tokens: PositiveInt = Field(default=8192, description="token budget of a pass")
-    max_model_len: PositiveInt | None = Field(default=None, description="longest sequence, prompt and output")
+    max_model_len: PositiveInt | None = Field(
+        default=None,
+        description="longest sequence, prompt and output; without chunked prefill what a pass can compute again",
+    )
     enable_prefix_caching: Flag = Field(default=True, description="reuse the KV blocks of earlier prompts")
     enable_chunked_prefill: Flag = Field(
         default=True, description="spread a prompt over several passes when the budget is short"
@@ -68,6 +71,11 @@ class VllmConfig(Section):
             raise RuleError("{offload} has no effect without {enable_prefix_caching}: it restores cached prefixes")
         if self.speculation is not None:
             self._check_speculation(self.speculation)
+        if not self.enable_chunked_prefill and (self.max_model_len or 0) > self.max_num_batched_tokens:
+            raise RuleError(
+                f"{{max_num_batched_tokens}} must be at least {{max_model_len}} {self.max_model_len} without "
+                "{enable_chunked_prefill}: whoever is preempted is computed again in one pass"
+            )
         if self.long_prefill_token_threshold_adaptive and not self.long_prefill_token_threshold:
             raise RuleError("{long_prefill_token_threshold_adaptive} needs {long_prefill_token_threshold} above 0")
         if self.behaviour != "0.33":
@@ -81,6 +89,8 @@ class VllmConfig(Section):
     def _check_speculation(self, speculation: SpeculationConfig) -> None:
         if self.offload is not None:
             raise RuleError("{offload} is not modelled with {speculation}")
+        if self.behaviour == "0.11" and self.async_scheduling:
+            raise RuleError("{speculation} has no effect with {async_scheduling} in {behaviour} 0.11")
         if self.behaviour != "0.33" and not speculation.lookahead_block_hashes:
             raise RuleError(
                 f"{{speculation.lookahead_block_hashes}} has no effect with {{behaviour}} {self.behaviour}: "
@@ -98,6 +108,9 @@ class VllmConfig(Section):
 
     @property
     def max_sequence_tokens(self) -> int | None:
+        """Longest sequence; its last token is not computed."""
+        if self.max_model_len is None and not self.enable_chunked_prefill:
+            return self.max_num_batched_tokens + 1
         return self.max_model_len
 
     @property

@@ -49,7 +49,7 @@ class VllmAdmission:
         self.block_size = config.block_size
         self.max_num_seqs = config.max_num_seqs
         self.max_num_batched_tokens = config.max_num_batched_tokens
-        self.max_model_len = config.max_model_len or UNLIMITED_TOKENS
+        self.max_model_len = config.max_sequence_tokens or UNLIMITED_TOKENS
         self.chunked = config.enable_chunked_prefill
         self.caching = config.enable_prefix_caching
         self.threshold_tokens = config.long_prefill_token_threshold

@@ -12,12 +12,11 @@ from windtunnel.config.schema import VllmConfig
 def safe_lengths(config: VllmConfig) -> tuple[int, int]:
     """Lengths in tokens, of a prompt and of prompt and output together, up to which nothing is cut or refused."""
     total = config.kv_capacity_tokens
-    if config.max_model_len is not None:
-        total = min(total, config.max_model_len)
-    prompt = total if config.max_model_len is None else min(total, config.max_model_len - 1)
-    if not config.enable_chunked_prefill:
-        prompt = min(prompt, config.max_num_batched_tokens)
-    return prompt, total
+    longest = config.max_sequence_tokens
+    if longest is None:
+        return total, total
+    total = min(total, longest)
+    return min(total, longest - 1), total
 
 
 def refusal(config: VllmConfig, prompt_tokens: int, output_tokens: int) -> str:
@@ -32,8 +31,9 @@ def refusal(config: VllmConfig, prompt_tokens: int, output_tokens: int) -> str:
             f"prompt of {prompt_tokens} tokens does not fit a pass without chunked prefill: "
             f"it needs max_num_batched_tokens of at least {prompt_tokens}"
         )
-    if config.max_model_len is not None:
-        output_tokens = min(output_tokens, config.max_model_len - prompt_tokens)
+    limit = config.max_sequence_tokens
+    if limit is not None:
+        output_tokens = min(output_tokens, limit - prompt_tokens)
     longest = prompt_tokens + output_tokens - 1 if output_tokens else prompt_tokens  # the last token is not computed
     blocks = -(-longest // config.block_size)
     if blocks > config.num_gpu_blocks:
