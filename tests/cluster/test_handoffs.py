@@ -212,7 +212,7 @@ def handoff_lines(requests: int) -> tuple[int, int]:
 
     def watch(frame: FrameType, event: str, argument: object) -> Any:
         nonlocal executed
-        if not frame.f_code.co_filename.endswith("handoff.py") or "cluster" not in frame.f_code.co_filename:
+        if not frame.f_code.co_filename.endswith(("cluster/handoff.py", "cluster/handoff_state.py")):
             return None
         executed += event == "line"
         return watch

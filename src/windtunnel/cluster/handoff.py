@@ -12,30 +12,19 @@ Source: the hand-off coordinator of the Dynamo mocker (docs/fidelity.md has the 
 
 from __future__ import annotations
 
-from collections import deque
-from enum import IntEnum
 from functools import partial
 from typing import Protocol, cast
 
 from windtunnel.cluster.bypass import Bypass
-from windtunnel.cluster.fabric import Fabric, Shipment
+from windtunnel.cluster.fabric import Fabric
+from windtunnel.cluster.handoff_state import Dock, Handoff, Stage
 from windtunnel.cluster.pool import Pool
 from windtunnel.cluster.router.base import RoutedRequest
 from windtunnel.cluster.worker import Worker
-from windtunnel.engine.handoff import NO_ROOM, DestinationScheduler, HalfScheduler, HandedOver, SourceScheduler
+from windtunnel.engine.handoff import NO_ROOM, DestinationScheduler, HalfScheduler, SourceScheduler
 from windtunnel.engine.request import NAN, EngineRequest
 from windtunnel.record.columns import HandoffColumns
 from windtunnel.workload.session import Workload
-
-
-class Stage(IntEnum):
-    """How far a hand-off has come."""
-
-    WAITING = 0  # destination first: for room
-    PREFILLING = 1
-    HELD = 2  # at the source: for room at the destination, then for the transfer
-    SENT = 3  # it has arrived, and the destination is in a pass
-    ACTIVE = 4  # at the destination
 
 
 class Cluster(Protocol):
@@ -49,92 +38,6 @@ class Cluster(Protocol):
     def close_handoff(self, request: EngineRequest, worker: Worker | None, now_ms: float) -> None: ...
     def left(self, worker: Worker, now_ms: float) -> None: ...
     def fail(self, request: EngineRequest, now_ms: float, reason: str) -> None: ...
-
-
-class Dock:
-    """What one worker has to do for hand-offs.
-
-    Attributes:
-        pending: hand-offs that wait for room at this destination.
-        tried: free blocks, requests that ran and requests that waited when the first of them did not fit; None while
-            it was not tried.
-        releases, activations, cancellations: to be done at the end of the pass in flight.
-        is_open: they are being done.
-    """
-
-    __slots__ = ("activations", "cancellations", "is_open", "pending", "releases", "tried")
-
-    def __init__(self) -> None:
-        self.pending: deque[Handoff] = deque()
-        self.tried: tuple[int, int, int] | None = None
-        self.releases: list[EngineRequest] = []
-        self.activations: list[Handoff] = []
-        self.cancellations: list[EngineRequest] = []
-        self.is_open = False
-
-    def has_use_for(self, scheduler: DestinationScheduler) -> bool:
-        """Whether anything has become free since the first hand-off that waits did not fit."""
-        if self.tried is None:
-            return True
-        free_blocks, running, waiting = self.tried
-        has_less = scheduler.pool.free_blocks <= free_blocks and scheduler.num_running >= running
-        return not has_less or scheduler.num_waiting < waiting
-
-
-class Handoff:
-    """One request on its way.
-
-    Attributes:
-        routed: the request as routers see it; output_tokens: what it will generate.
-        source, target: the request at the engine that prefills and at the one that decodes.
-        held_ms, reserved_ms, activated_ms: when that happened, NaN before.
-        missing_tokens: those of its prompt that the destination did not have, in whole blocks.
-        lost: the attempt before, which came to nothing, if there was one.
-        is_reserved: it holds room at its destination.
-        is_held: its KV is held at the source.
-    """
-
-    def __init__(
-        self,
-        owner: Handoffs,
-        routed: RoutedRequest,
-        output_tokens: int,
-        arrival_ms: float,
-        lost: EngineRequest | None = None,
-    ) -> None:
-        self.owner = owner
-        self.lost = lost
-        self.routed = routed
-        self.output_tokens = output_tokens
-        self.arrival_ms = arrival_ms
-        self.stage = Stage.WAITING
-        self.source: EngineRequest | None = None
-        self.target: EngineRequest | None = None
-        self.source_worker: Worker | None = None
-        self.target_worker: Worker | None = None
-        self.shipment: Shipment | None = None
-        self.missing_tokens = 0
-        self.is_reserved = False
-        self.is_held = False
-        self.held_ms = NAN
-        self.reserved_ms = NAN
-        self.activated_ms = NAN
-
-    def arrived(self, now_ms: float) -> None:
-        """Its KV has crossed the network."""
-        self.owner.sent(self, now_ms)
-
-    def is_due(self) -> bool:
-        """Whether it still waits for a worker, if it did."""
-        return self.owner.live.get(self.routed.number) is self
-
-    def resume(self, now_ms: float) -> None:
-        """There is a worker again in the pool that it waits for."""
-        self.owner.resume(self, now_ms)
-
-    def fail(self, now_ms: float, reason: str) -> None:
-        """There will be none."""
-        self.owner.fail(self, now_ms, reason)
 
 
 class Handoffs:
@@ -232,7 +135,7 @@ class Handoffs:
             return False
         if request.cancelled_ms <= now_ms or request.failure:
             self._forget_target(handoff, now_ms)
-            self._write(self.live.pop(request.number))
+            self.live.pop(request.number).write(self._columns)
             self._let_go(worker, request, now_ms)
             return False
         self.hold(handoff, now_ms)
@@ -260,7 +163,7 @@ class Handoffs:
         """A request has ended at its destination."""
         handoff = self.live.pop(request.number, None)
         if handoff is not None:
-            self._write(handoff)
+            handoff.write(self._columns)
 
     def give_up(self, number: int, now_ms: float) -> bool:
         """The client of a request gives up; whether it was at no engine, so that nothing more is to be done."""
@@ -335,13 +238,13 @@ class Handoffs:
             if handoff.stage is Stage.ACTIVE:
                 if handoff.target_worker is worker and handoff.target is not None:
                     lost.append(handoff.target)
-                    self._write(self.live.pop(handoff.routed.number))
+                    self.live.pop(handoff.routed.number).write(self._columns)
             elif handoff.source_worker is worker and handoff.source is not None:
                 lost.append(handoff.source)
                 if handoff.is_held:
                     handoff.source.note_transfer(now_ms)
                 self._forget_target(handoff, now_ms)
-                self._write(self.live.pop(handoff.routed.number))
+                self.live.pop(handoff.routed.number).write(self._columns)
             elif handoff.target_worker is worker:
                 moved.append(handoff)
         for handoff in moved:
@@ -368,9 +271,9 @@ class Handoffs:
                 source = handoff.source
                 assert source is not None
                 worker = handoff.source_worker or handoff.target_worker
-                self._account(handoff, source, now_ms)
+                handoff.account(source, now_ms)
                 found.append((source, worker))
-            self._write(handoff)
+            handoff.write(self._columns)
         return found
 
     # --- the source
@@ -523,17 +426,8 @@ class Handoffs:
         assert target is not None
         handoff.stage = Stage.ACTIVE
         handoff.activated_ms = now_ms
-        self._account(handoff, source, now_ms)
-        target.first_admit_ms = source.first_admit_ms
-        target.hit_tokens = source.hit_tokens
-        target.reused_tokens = source.reused_tokens
-        target.preemptions = source.preemptions
-        target.marker_ms = source.marker_ms
-        target.queued_ms = source.queued_ms
-        target.prefill_ms = source.prefill_ms
-        target.stalled_ms = source.stalled_ms
-        target.preempted_ms = source.preempted_ms
-        target.transfer_ms = source.transfer_ms
+        handoff.account(source, now_ms)
+        handoff.carry_over(source, target)
         target.home = worker.index
         self._cluster.live[target.number] = target
         cast(DestinationScheduler, worker.engine.scheduler).activate(target)
@@ -581,42 +475,20 @@ class Handoffs:
         source = handoff.source
         assert source is not None
         del self.live[source.number]
-        self._account(handoff, source, now_ms)
+        handoff.account(source, now_ms)
         self._forget_target(handoff, now_ms)
         worker = handoff.source_worker
         if worker is not None:
             self._leave_source(handoff, now_ms)
         else:
             worker = handoff.target_worker
-        self._write(handoff)
+        handoff.write(self._columns)
         return worker
 
     def _publish(self, worker: Worker, now_ms: float) -> None:
         """What room for prompts has evicted, and what prompts have brought, is known at once."""
         if worker.feed is not None:
             worker.feed.collect(worker, now_ms)
-
-    # --- time
-
-    def _account(self, handoff: Handoff, source: EngineRequest, now_ms: float) -> None:
-        """The time since the prompt was computed went into the hand-off; before that, into the queue."""
-        if handoff.is_held:
-            source.note_transfer(now_ms)
-        else:
-            source.note_wait(now_ms)
-
-    def _write(self, handoff: Handoff) -> None:
-        columns = self._columns
-        number = handoff.routed.number
-        if handoff.source_worker is not None:
-            columns.prefill_worker[number] = handoff.source_worker.index
-        columns.source_held_ms[number] = handoff.held_ms
-        columns.reserved_ms[number] = handoff.reserved_ms
-        columns.activated_ms[number] = handoff.activated_ms
-        target = handoff.target
-        is_active = target is not None and handoff.stage is Stage.ACTIVE
-        columns.decode_admit_ms[number] = cast(HandedOver, target).decode_admit_ms if is_active else NAN
-        columns.missing_tokens[number] = handoff.missing_tokens if is_active else 0
 
     def _dock(self, worker: Worker) -> Dock:
         dock = self._docks.get(worker.index)
