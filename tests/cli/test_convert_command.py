@@ -125,7 +125,10 @@ def test_how_to_read_the_file_is_said_where_it_has_to_be(trace: str, capsys: pyt
         (["trace.jsonl", "trace.jsonl"], "'trace.jsonl' is read by this command and would be overwritten"),
         (["trace.jsonl", "no/out"], "cannot write 'no/out': no directory 'no'"),
         (["trace.jsonl", "out", "--to", "vidor"], "--to: unknown trace format 'vidor'; did you mean 'vidur'?"),
-        (["trace.jsonl", "out", "--to", "sharegpt"], "--to: sharegpt can be read but not written, expected one of "),
+        (
+            ["trace.jsonl", "out", "--to", "sharegpt"],
+            "--to: sharegpt is not written: its rows are texts; ",
+        ),
         (["trace.jsonl", "out", "--start", "5"], "--start: found '5', expected a time with its unit, such as 500ms"),
         (["trace.jsonl", "out", "--start", "2h"], "nothing is left: 2 sessions arrive from 0 to 100 ms, none of them"),
         (["trace.jsonl", "out", "--sample", "1.5"], "--sample: found 1.5, expected a number above 0, at most 1"),

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conversion.meaning import BLOCK, block_workloads, converted, meaning, tokens_of, written
-from windtunnel.conversion import WRITERS
+from windtunnel.conversion import WRITERS, Losses
+from windtunnel.conversion.structure import as_sessions
 from windtunnel.errors import InputError
 from windtunnel.inspection.prefix_sharing import prefix_sharing
-from windtunnel.workload.content import output_origin
+from windtunnel.workload.content import agree_until, output_origin
 from windtunnel.workload.session import Workload
 from windtunnel.workload.traces import FORMATS, load_trace
 from workload.test_format_fixtures import EXPECTED, FIXTURES, OPTIONS
@@ -78,6 +80,36 @@ def test_what_bailian_reads_back_waits_for_the_same_parent(workload: Workload, p
     assert sum(loss.count for loss in losses if "become its next turn" in loss.message) == became_turns
     again = converted(load_trace([path], format="bailian", block_size=BLOCK), "bailian", path, block_size=BLOCK)
     assert meaning(again) == back
+
+
+@settings(max_examples=60, deadline=None)
+@given(workload=block_workloads(), plans=st.randoms())
+def test_token_ids_share_what_prompts_and_outputs_share(workload: Workload, plans: Random, path: Path):
+    for request in range(1, workload.num_requests):
+        output = workload.output_tokens[request]
+        if plans.random() < 0.5 and output and workload.output_tokens[request - 1] >= output:
+            workload.plan(request, [(output_origin(request - 1), 0, output)])
+    losses = written(workload, "llmservingsim", path)
+    assert [loss.things for loss in losses if loss.things != "request names"] == []
+    back = load_trace([path])
+    order = [request for session in range(workload.num_sessions) for request in turns_of(workload, session)]
+    for column in ("input_tokens", "output_tokens", "turn", "time_ms"):
+        assert list(getattr(back, column)) == [getattr(workload, column)[request] for request in order]
+    for a in range(len(order)):
+        for b in range(a):
+            assert alike(back, a, b) == alike(workload, order[a], order[b])
+
+
+def turns_of(workload: Workload, session: int) -> list[int]:
+    turns = [workload.first_turn[session]]
+    while workload.next_turn[turns[-1]] >= 0:
+        turns.append(workload.next_turn[turns[-1]])
+    return turns
+
+
+def alike(workload: Workload, a: int, b: int) -> int:
+    one, other = (workload.content(request, workload.output_tokens[request]) for request in (a, b))
+    return agree_until(one, other, 0, min(one.length, other.length))
 
 
 @settings(max_examples=60, deadline=None)
@@ -209,10 +241,14 @@ def test_a_fixture_converts_and_back_or_is_refused_in_a_line(name: str, to: str,
         return
     written(workload, to, path)
     back = load_trace([path], format=to)
-    assert list(back.input_tokens) == list(workload.input_tokens)
-    assert list(back.output_tokens) == list(workload.output_tokens)
+    order, num_rows = list(range(workload.num_requests)), workload.num_requests
+    if to == "llmservingsim":  # whose rows are sessions
+        sessions = as_sessions(workload, Losses())
+        order, num_rows = sorted(order, key=lambda request: sessions.session[request]), sessions.num_sessions
+    assert list(back.input_tokens) == [workload.input_tokens[request] for request in order]
+    assert list(back.output_tokens) == [workload.output_tokens[request] for request in order]
     assert back.loading is not None
-    assert back.loading.rows == workload.num_requests
+    assert back.loading.rows == num_rows
     if to == EXPECTED[name][0]:
         assert meaning(back) == meaning(workload)
     # what was written once is said in full by the format, so that writing it again loses nothing

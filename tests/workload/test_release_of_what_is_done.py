@@ -5,9 +5,11 @@ The numbers are those of a public review of another replayer.
 
 from __future__ import annotations
 
+import sys
 import tracemalloc
 from typing import Any
 
+from windtunnel import Config, simulate
 from windtunnel.workload.content import output_origin
 from windtunnel.workload.driver import Driver
 from windtunnel.workload.session import Workload
@@ -39,6 +41,33 @@ def test_an_idle_gap_looks_at_no_session_that_has_ended():
             driver.finished(request, driver.arrival_ms[request] + 1.0)
         steps.append(Counted.looked_at)
     assert steps[1] <= 2 * steps[0]
+
+
+def calls_of_a_replay(sessions: int) -> int:
+    """Calls that simulating so many sparse sessions of one turn takes."""
+    workload = Workload()
+    for number in range(sessions):
+        workload.add([(number % 7, 0, 100)], 2, time_ms=number * 1000.0)
+    config = Config.model_validate({"engine": {"num_gpu_blocks": 64}, "cluster": {"workers": 2}})
+    calls = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        simulate(config, workload=workload)
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def test_twice_the_sparse_sessions_take_twice_the_calls():
+    calls_of_a_replay(10)  # imports, caches
+    few, many, more = (calls_of_a_replay(sessions) for sessions in (200, 400, 800))
+    assert many <= 2.02 * few
+    assert more <= 2.02 * many
 
 
 def test_ten_thousand_sessions_of_64_000_tokens_hold_next_to_nothing_once_done():

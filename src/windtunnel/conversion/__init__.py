@@ -84,8 +84,7 @@ def write_trace(
         target.write(block)
     if packed is not None:
         packed.close()
-    if not writer.keeps_facts:
-        note_lost_facts(workload, losses)
+    note_lost_facts(workload, losses, keeps_urgency=writer.keeps_urgency, keeps_outputs=writer.keeps_outputs)
     return losses.found
 
 

@@ -42,10 +42,13 @@ class RowFacts:
         return found
 
 
-def note_lost_facts(workload: Workload, losses: Losses) -> None:
-    """A format without such fields."""
+def note_lost_facts(workload: Workload, losses: Losses, *, keeps_urgency: bool, keeps_outputs: bool) -> None:
+    """What a format has no fields for."""
     total = workload.num_requests
-    urgent = len(workload.priorities.keys() | workload.urgency.keys())
-    losses.note(urgent, total, "requests", "have a priority or policy class, which is not kept: the format has none")
-    planned = 0 if workload.planned is None else len(workload.planned.runs)
-    losses.note(planned, total, "outputs", "have tokens in common with others, which they no longer do")
+    if not keeps_urgency:
+        urgent = len(workload.priorities.keys() | workload.urgency.keys())
+        message = "have a priority or policy class, which is not kept: the format has none"
+        losses.note(urgent, total, "requests", message)
+    if not keeps_outputs:
+        planned = 0 if workload.planned is None else len(workload.planned.runs)
+        losses.note(planned, total, "outputs", "have tokens in common with others, which they no longer do")

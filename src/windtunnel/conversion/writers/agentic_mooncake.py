@@ -25,7 +25,8 @@ class AgenticMooncakeWriter:
 
     name = "agentic-mooncake"
     block_size: int | None = BLOCK_SIZE
-    keeps_facts = True
+    keeps_urgency = True
+    keeps_outputs = True
 
     def lines(self, workload: Workload, options: WriteOptions, losses: Losses) -> Iterator[str]:
         """See `TraceWriter.lines`."""

@@ -25,7 +25,8 @@ class BailianWriter:
 
     name = "bailian"
     block_size: int | None = BLOCK_SIZE
-    keeps_facts = False
+    keeps_urgency = False
+    keeps_outputs = False
 
     def lines(self, workload: Workload, options: WriteOptions, losses: Losses) -> Iterator[str]:
         """See `TraceWriter.lines`."""

@@ -24,7 +24,8 @@ class BurstGptWriter:
 
     name = "burstgpt"
     block_size: int | None = None
-    keeps_facts = False
+    keeps_urgency = False
+    keeps_outputs = False
 
     def lines(self, workload: Workload, options: WriteOptions, losses: Losses) -> Iterator[str]:
         """See `TraceWriter.lines`."""

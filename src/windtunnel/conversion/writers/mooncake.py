@@ -28,7 +28,8 @@ class MooncakeWriter:
     name = "mooncake"
     block_size: int | None = BLOCK_SIZE
     ms_per_unit = 1.0
-    keeps_facts = True
+    keeps_urgency = True
+    keeps_outputs = True
     grows = False  # whether a row holds only what its prompt adds to the session so far
 
     def lines(self, workload: Workload, options: WriteOptions, losses: Losses) -> Iterator[str]:

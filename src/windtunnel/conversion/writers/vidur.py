@@ -21,7 +21,8 @@ class VidurWriter:
 
     name = "vidur"
     block_size: int | None = None
-    keeps_facts = False
+    keeps_urgency = False
+    keeps_outputs = False
 
     def lines(self, workload: Workload, options: WriteOptions, losses: Losses) -> Iterator[str]:
         """See `TraceWriter.lines`."""

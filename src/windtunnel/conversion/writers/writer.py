@@ -33,7 +33,7 @@ class TraceWriter(Protocol):
     Attributes:
         name: the trace format, as `FORMATS` calls it.
         block_size: tokens a hash id stands for unless the user says otherwise; None: the format has none.
-        keeps_facts: whether it writes how urgent requests are and which outputs are equal (`RowFacts`).
+        keeps_urgency: whether it writes how urgent requests are; keeps_outputs: which outputs are equal.
     """
 
     @property
@@ -43,7 +43,10 @@ class TraceWriter(Protocol):
     def block_size(self) -> int | None: ...
 
     @property
-    def keeps_facts(self) -> bool: ...
+    def keeps_urgency(self) -> bool: ...
+
+    @property
+    def keeps_outputs(self) -> bool: ...
 
     def lines(self, workload: Workload, options: WriteOptions, losses: Losses) -> Iterator[str]:
         """The lines of the file, without their ends. What is lost is known when the last one has been taken.
