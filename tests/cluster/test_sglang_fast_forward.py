@@ -121,3 +121,15 @@ def test_a_run_is_longer_than_what_is_planned_at_once(overlap_schedule: bool, ru
     fast = run_sglang(scenario)
     assert fast.record.passes[0].decode_runs == runs
     assert differences(fast, run_sglang(scenario, fast_forward=False)) == []
+
+
+@pytest.mark.parametrize("overlap_schedule", [True, False])
+@pytest.mark.parametrize("fast_forward", [True, False])
+def test_who_gives_up_during_its_last_pass_which_never_ends_was_decoding(
+    overlap_schedule: bool, fast_forward: bool
+) -> None:
+    engine = {"kind": "sglang", "num_gpu_blocks": 100, "overlap_schedule": overlap_schedule}
+    sends = (Send(((1, 0, 1),), 2, None, 0.0),)
+    scenario = Scenario(sends, engine, cancel_after_ms=15.0, max_time_s=0.018, timing=FlatTiming(10.0))
+    requests = run_sglang(scenario, fast_forward=fast_forward).record.requests
+    assert (list(requests.decode_ms), list(requests.stalled_ms)) == ([5.0], [0.0])

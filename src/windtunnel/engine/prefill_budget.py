@@ -15,7 +15,7 @@ UNLIMITED_TOKENS = 1 << 60
 
 
 class PrefillBudget:
-    """The budget of one prefill batch, and what is taken from it.
+    """The budget of one prefill batch after the other, and what is taken from it.
 
     Attributes:
         chunks: taken so far, in order; shape: the same for the timing model.
@@ -28,6 +28,7 @@ class PrefillBudget:
     __slots__ = (
         "_cache",
         "_charged",
+        "_chunk_tokens",
         "_completions",
         "_floor",
         "_left",
@@ -47,9 +48,19 @@ class PrefillBudget:
     def __init__(self, cache: RadixCache, running: RunningBatch, input_tokens: int, chunk_tokens: int) -> None:
         """
         Args:
-            input_tokens: prompt tokens of the batch.
+            input_tokens: prompt tokens of a batch.
             chunk_tokens: tokens of its chunks, UNLIMITED_TOKENS without chunked prefill.
         """
+        self._cache = cache
+        self._page = cache.page_size
+        self._running = running
+        self._chunk_tokens = chunk_tokens
+        self._floor = chunk_tokens - input_tokens if chunk_tokens > input_tokens else 0
+        self._takes_whole = chunk_tokens == UNLIMITED_TOKENS
+        self.open(0)
+
+    def open(self, decodes: int) -> None:
+        """Start a batch, in which so many decodes will ride, each at the price of one token."""
         self.chunks: list[Chunk] = []
         self.shape = PassShape()
         self.wanted_tokens = 0
@@ -57,20 +68,10 @@ class PrefillBudget:
         self.unfinished: SglangRequest | None = None
         self.num_admitted = 0
         self.lacks_kv = False
-        self._cache = cache
-        self._page = cache.page_size
-        self._left = chunk_tokens  # of a chunk; and of all input, how far that is above the floor
-        self._floor = chunk_tokens - input_tokens if chunk_tokens > input_tokens else 0
-        self._takes_whole = chunk_tokens == UNLIMITED_TOKENS
-        self._reserved = running.reserved_tokens()
-        self._charged = self._reserved  # against the KV there is: output to come, and what is taken
-        self._running = running
+        self._left = self._chunk_tokens - decodes  # of a chunk; and of all input, how far that is above the floor
+        self._reserved = self._running.reserved_tokens()
+        self._charged = self._reserved + decodes  # against the KV there is: output to come, and what is taken
         self._completions: list[Demand] | None = None
-
-    def charge_decodes(self, decodes: int) -> None:
-        """So many decodes will ride in the batch, each at the price of one token."""
-        self._charged += decodes
-        self._left -= decodes
 
     def goes_on(self) -> bool:
         """Whether another request may be tried. Who lacks both KV and tokens, lacks KV."""
@@ -123,8 +124,7 @@ class PrefillBudget:
         elif self._takes_whole and self.chunks and padded >= self._left - self._floor:
             return False
         cache.hold(request.lease, node)
-        self._take(request, want)
-        return self.goes_on()
+        return self._admit(request, want)
 
     def has_kv(self, request: SglangRequest, node: RadixNode) -> bool:
         """Whether `add`, with a prefix cache, would get beyond its question for KV."""
@@ -134,18 +134,21 @@ class PrefillBudget:
         free = cache.free_tokens + cache.evictable_tokens - cache.unheld_tokens(node)
         return want + output + self._page < free - self._charged
 
+    def _admit(self, request: SglangRequest, tokens: int) -> bool:
+        """Take the first tokens of a request that waited; whether another may follow."""
+        self._take(request, tokens)
+        request.has_row = True
+        request.retracted = False
+        self.num_admitted += 1
+        return self.goes_on()
+
     def _take(self, request: SglangRequest, tokens: int) -> None:
         """The next `tokens` tokens of a prompt; with the last of them, the output that may follow is charged too."""
         page = self._page
         start = request.prefix
         end = request.chunk_end = start + tokens
-        chunk = Chunk(request, start, end)
-        self.chunks.append(chunk)
+        self.chunks.append(Chunk(request, start, end))
         request.computed = end  # the slots are its own now
-        if chunk.admits:
-            request.has_row = True
-            request.retracted = False
-            self.num_admitted += 1
         output = request.max_output_tokens  # all of it, also when some has been generated
         is_last = request is not self.unfinished
         self.shape.add_chunk(start, tokens, request.prompt_tokens, is_last and output > 0)
@@ -180,8 +183,7 @@ class PrefillBudget:
                 return False
             want = self._left
             self.unfinished = request
-        self._take(request, want)
-        return self.goes_on()
+        return self._admit(request, want)
 
     def _all_complete(self, request: SglangRequest, free_tokens: int) -> bool:
         completions = self._completions

@@ -114,11 +114,13 @@ class SglangScheduler(SglangTurn):
         if self.offload is not None:
             self.offload.tiers.settle(now_ms)
         remaining = list(self.ledger.live.values())
+        launched = [batch for batch in (self._last, self._batch) if batch is not None]
+        ending = [request for batch in launched for request in batch.enders if request.prefilled]
         for request in remaining:
             if request.marker_ms < now_ms:
                 self.ledger.account(request, now_ms)
             if request.cancelled_ms > request.marker_ms:  # it was given up during the pass that never ends
-                if request.decoding:
+                if request.decoding or request in ending:
                     request.note_decodes(request.cancelled_ms)
                 elif request.has_row and not request.prefilled:
                     request.note_chunk(request.marker_ms, request.cancelled_ms)

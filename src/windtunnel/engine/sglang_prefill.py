@@ -59,6 +59,7 @@ class SglangPrefill:
         self.waiting: deque[SglangRequest] = deque()
         self.running = self._make_batch()
         self.group = self.running.group
+        self.budget = PrefillBudget(self.pool, self.running, self.max_prefill_tokens, self.chunk_tokens)
         self.finished: list[EngineRequest] = []
         self.ledger = SglangLedger(self.pool, self.running, passes, config.max_running_requests)
         self._chunked: SglangRequest | None = None  # its prompt is under way
@@ -109,9 +110,8 @@ class SglangPrefill:
         if waiting:
             self.order.arrange(waiting)
         pool = self.pool
-        budget = PrefillBudget(pool, running, self.max_prefill_tokens, self.chunk_tokens)
-        if self.mixed:
-            budget.charge_decodes(num_running)
+        budget = self.budget
+        budget.open(num_running if self.mixed else 0)
         if chunked is not None:
             budget.continue_prompt(chunked)
         if waiting and (budget.goes_on() or budget.lacks_kv):
