@@ -8,7 +8,7 @@ from hashlib import blake2b
 from hypothesis import strategies as st
 
 from sglang_strategies import run_sglang, sglang_deployments
-from strategies import Dice, Outcome, Scenario, Send, _timing, run, scenarios
+from strategies import Dice, FlatTiming, Outcome, Scenario, Send, _timing, run, scenarios
 from windtunnel.engine.kv.haulage import Errand
 from windtunnel.workload.content import Run, output_origin
 
@@ -126,3 +126,26 @@ def deployments(draw: st.DrawFn) -> Scenario:
     """Deployments of either engine with tiers, most of them under pressure."""
     scenario = draw(st.one_of(pressed(), pressed(), pressed(), pressed(), scenarios(), sglang_deployments()))
     return with_tiers(scenario, draw(tiers()))
+
+
+@st.composite
+def at_boundaries(draw: st.DrawFn) -> Scenario:
+    """Engines that share tiers of a few blocks; requests arrive exactly when passes end, most of them inside runs."""
+    dice = _spread(draw(st.binary(min_size=4, max_size=4)))
+    sends: list[Send] = []
+    for number, entropy in enumerate(draw(st.lists(st.binary(min_size=2, max_size=2), min_size=4, max_size=12))):
+        own = _spread(entropy)
+        runs: tuple[Run, ...] = ((own.pick(0, 1, 2), 0, own.pick(9, 13, 5)), (100 + number, 0, 1))
+        sends.append(Send(runs, own.pick(1, 6, 20), None, float(own.number(0, 40))))
+    engine: dict[str, object] = {"block_size": 4, "num_gpu_blocks": dice.pick(12, 16), "max_num_batched_tokens": 64}
+    if dice.pick(True, False):
+        engine = {
+            "kind": "sglang",
+            "page_size": 4,
+            "num_gpu_blocks": dice.pick(16, 20),
+            "overlap_schedule": dice.pick(False, True),
+        }
+    scenario = Scenario(tuple(sends), engine, workers=dice.pick(2, 3), timing=FlatTiming(1.0))
+    host = {"num_blocks": dice.pick(2, 1, 4), "scope": "shared", "write_gb_per_s": 0.004, "read_gb_per_s": 0.004}
+    disk = {"num_blocks": 64, "scope": "shared", "write_gb_per_s": "unlimited", "read_gb_per_s": 0.004, "latency_ms": 0}
+    return with_tiers(scenario, {"kv_bytes_per_token": 1000, "host": host, "disk": disk})

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offload_strategies import TIME_PARTS, deployments, pressed, run_any, with_tiers
+from offload_strategies import TIME_PARTS, at_boundaries, deployments, pressed, run_any, with_tiers
 from sglang_strategies import sglang_deployments
 from strategies import FlatTiming, Outcome, Scenario, Send, columns_of, fields_of, fuzz, scenarios
 from windtunnel.assembly import engines
@@ -163,6 +163,15 @@ def test_runs_give_the_record_of_single_passes(scenario: Scenario) -> None:
     assert differences(found, expected) == []
     if found.complete:  # what is on its way when a simulation is stopped is not to be compared
         assert counts_of(found) == counts_of(expected)
+
+
+@given(at_boundaries())
+@fuzz(150)
+def test_who_arrives_when_a_pass_ends_inside_a_run_is_in_time_for_the_next(scenario: Scenario) -> None:
+    """Engines that begin a pass at one instant look at shared tiers in their order, inside a run or not."""
+    found, expected = run_any(scenario), run_any(scenario, fast_forward=False)
+    assert differences(found, expected) == []
+    assert counts_of(found) == counts_of(expected)
 
 
 @given(deployments())

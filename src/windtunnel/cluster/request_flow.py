@@ -380,6 +380,9 @@ class RequestFlow:
         before_ms = engine.end_ms
         end_ms = engine.submit(request, now_ms)
         if end_ms != before_ms:
-            heappush(self._ends, (end_ms, worker.index))
+            if end_ms == now_ms:  # inside a run, a pass has just ended
+                self._end_passes(worker, now_ms)
+            else:
+                heappush(self._ends, (end_ms, worker.index))
         elif end_ms == INFINITE and (not self._boundary or self._boundary[-1] is not worker):
             self._boundary.append(worker)
