@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+from pydantic import ValidationError
+
 from strategies import FlatTiming, Scenario, Send, run
+from windtunnel.config.vllm import VllmConfig
 from windtunnel.record.columns import RequestColumns, Status
 
 
@@ -68,3 +72,16 @@ def test_who_gives_up_during_a_pass_is_still_in_the_next_one() -> None:
     assert [Status(late.status[n]) for n in (0, 1, 2)] == [Status.CANCELLED, Status.CANCELLED, Status.CANCELLED]
     assert late.output_tokens.tolist()[:2] == [9, 9]
     assert late.terminal_ms.tolist() == [9.5, 9.5, 10.5]
+
+
+@pytest.mark.parametrize(("behaviour", "is_async"), [("0.33", True), ("0.20", True), ("0.11", False)])
+def test_it_is_the_default_of_the_releases_that_were_deployed_with_it(behaviour: str, is_async: bool) -> None:
+    assert VllmConfig.model_validate({"behaviour": behaviour}).async_scheduling is is_async
+    for asked in (True, False):
+        assert VllmConfig.model_validate({"behaviour": behaviour, "async_scheduling": asked}).async_scheduling is asked
+
+
+def test_the_release_that_does_not_draft_with_it_refuses_both() -> None:
+    drafts = {"method": "ngram", "num_speculative_tokens": 1, "accepted_tokens": [1]}
+    with pytest.raises(ValidationError, match="async_scheduling"):
+        VllmConfig.model_validate({"behaviour": "0.11", "async_scheduling": True, "speculation": drafts})

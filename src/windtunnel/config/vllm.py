@@ -54,7 +54,9 @@ class VllmConfig(Section):
         description="who is admitted first and preempted last: the earliest, or the one whose priority is largest",
     )
     async_scheduling: Flag = Field(
-        default=False, description="schedule a pass while the one before it runs, before its output is known"
+        default=True,
+        description="schedule a pass while the one before it runs, before its output is known; false unless given with "
+        "behaviour 0.11, as that was released",
     )
     behaviour: Annotated[Literal["0.33", "0.20", "0.11"], BeforeValidator(_release)] = Field(
         default="0.33", description="the vLLM release whose decisions are made"
@@ -69,6 +71,8 @@ class VllmConfig(Section):
     def _consistent(self) -> VllmConfig:
         if self.offload is not None and not self.enable_prefix_caching:
             raise RuleError("{offload} has no effect without {enable_prefix_caching}: it restores cached prefixes")
+        if self.behaviour == "0.11" and "async_scheduling" not in self.model_fields_set:
+            self.__dict__["async_scheduling"] = False
         if self.speculation is not None:
             self._check_speculation(self.speculation)
         if not self.enable_chunked_prefill and (self.max_model_len or 0) > self.max_num_batched_tokens:

@@ -23,7 +23,7 @@ def shared_prefix_config(kind: str) -> Config:
     return Config.model_validate(
         {
             "workload": {"concurrency": 128, "synthetic": load},
-            "engine": {"block_size": 16, "num_gpu_blocks": NUM_GPU_BLOCKS},
+            "engine": {"block_size": 16, "num_gpu_blocks": NUM_GPU_BLOCKS, "async_scheduling": False},
             "timing": {"kind": kind, "model": "Qwen/Qwen3-1.7B", "gpu": "h100-sxm"},
         }
     )

@@ -205,6 +205,7 @@ def _engine(row: SiliconRow, blocks: int) -> dict[str, Any]:
             "block_size": 16,
             "max_num_seqs": 1024,
             "max_num_batched_tokens": row.launch.prefill_tokens,
+            "async_scheduling": False,
         }
     return {
         "kind": "sglang",
