@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import isclose
+from math import isclose, isnan
 from typing import Any
 from unittest import mock
 
@@ -15,8 +15,11 @@ from offload_strategies import TIME_PARTS, at_boundaries, deployments, pressed, 
 from sglang_strategies import sglang_deployments
 from strategies import FlatTiming, Outcome, Scenario, Send, columns_of, fields_of, fuzz, scenarios
 from windtunnel.assembly import engines
+from windtunnel.engine.kv.haulage import Errand, Haulage
 from windtunnel.engine.kv.levels import Levels
-from windtunnel.engine.kv.offload import Restore
+from windtunnel.engine.kv.link import Link
+from windtunnel.engine.kv.offload import Offload, Promotion, Restore
+from windtunnel.engine.request import EngineRequest
 from windtunnel.record.columns import Status
 
 
@@ -223,6 +226,68 @@ def test_room_in_the_tiers_adds_up_and_nothing_stays_pinned(scenario: Scenario) 
             assert not [holder for level in levels.made for holder in level.holders if is_live(holder)]
 
 
+@given(deployments())
+@fuzz(60)
+def test_what_is_reported_of_each_tier_is_what_went_over_its_links(scenario: Scenario) -> None:
+    """Counted by somebody who watches every transfer start and every request that waits."""
+    made: list[Levels] = []
+    sent: list[tuple[Link, Errand]] = []
+    waiting: list[tuple[Restore, EngineRequest, bool]] = []
+    start, park = Haulage.start, Offload._park
+
+    def build(*args: Any) -> Levels:
+        made.append(Levels(*args))
+        return made[-1]
+
+    def watch(haulage: Haulage, link: Link, errand: Errand, now_ms: float) -> None:
+        sent.append((link, errand))
+        start(haulage, link, errand, now_ms)
+
+    def note(offload: Offload, restore: Restore, now_ms: float) -> None:
+        assert restore.request is not None
+        waiting.append((restore, restore.request, restore.request.admitted))
+        park(offload, restore, now_ms)
+
+    with (
+        mock.patch.object(engines, "Levels", build),
+        mock.patch.object(Haulage, "start", watch),
+        mock.patch.object(Offload, "_park", note),
+    ):
+        outcome = run_any(scenario)
+    (levels,) = made
+    offload = outcome.record.offload
+    assert offload is not None
+    block_tokens = levels.made[0].tier.block_size
+    for number, counts in enumerate(offload.tiers):
+        its = [level for level in levels.made if level.name == counts.name]
+        writes, reads = {id(level.writes) for level in its}, {id(level.reads) for level in its}
+        ended = [(id(link), errand) for link, errand in sent if not isnan(errand.end_ms)]
+        assert counts.written_bytes == sum(errand.size_bytes for link, errand in ended if link in writes)
+        assert counts.read_bytes == sum(errand.size_bytes for link, errand in ended if link in reads)
+        stored = sum(errand.size_bytes for link, errand in sent if id(link) in writes)
+        assert counts.stored_tokens * bytes_per_token(scenario) == stored
+        hits = sum(end - first for restore, _, _ in waiting for first, end, level in restore.pieces if level == number)
+        assert counts.hit_tokens == hits * block_tokens
+        promoted = sum(errand.size_bytes for _, errand in sent if isinstance(errand, Promotion)) if not number else 0
+        held = sum(level.tier.num_blocks - level.tier.free_blocks for level in its) * block_tokens
+        assert counts.stored_tokens + promoted // bytes_per_token(scenario) - counts.evicted_tokens == held
+    assert offload.waits == sum(restore.first == restore.end for restore, _, _ in waiting)
+    assert offload.cancelled == sum(restore.request is None for restore, _, _ in waiting)
+    got: dict[int, int] = {}
+    for restore, request, was_admitted in waiting:
+        if restore.request is not None and not was_admitted and not isnan(restore.end_ms):
+            got[request.number] = got.get(request.number, 0) + (restore.end - restore.first) * block_tokens
+    assert {number: sum(tokens) for number, tokens in offload.restored_tokens.items()} == got
+
+
+def bytes_per_token(scenario: Scenario) -> int:
+    offload = scenario.engine["offload"]
+    assert isinstance(offload, dict)
+    found = offload["kv_bytes_per_token"]
+    assert isinstance(found, int)
+    return found
+
+
 def is_live(holder: object) -> bool:
     return isinstance(holder, Restore) and holder.request is not None
 
@@ -234,6 +299,21 @@ def test_a_tier_that_holds_nothing_changes_nothing(scenario: Scenario) -> None:
     nothing = {"kv_bytes_per_token": 1, "host": {"num_blocks": 0, "write_gb_per_s": "unlimited"}}
     for write in ("through", "back"):
         assert differences(run_any(with_tiers(scenario, {**nothing, "write": write})), plain) == []
+
+
+@given(
+    st.one_of(pressed(), scenarios(), sglang_deployments()),
+    st.sampled_from(["kv", "weighted", "least-loaded", "power-of-two", "session-affinity", "prefix-hash"]),
+)
+@fuzz(80)
+def test_a_tier_that_holds_nothing_changes_nothing_for_a_router(scenario: Scenario, router: str) -> None:
+    scenario = replace(scenario, router=router, router_options={}, tie_break="lowest", workers=max(scenario.workers, 2))
+    if not scenario.engine.get("enable_prefix_caching", True) and router in ("kv", "weighted"):
+        scenario = replace(scenario, router="least-loaded")
+    plain = run_any(with_tiers(scenario, None))
+    for scope in ("private", "shared"):
+        nothing = {"kv_bytes_per_token": 1, "host": {"num_blocks": 0, "write_gb_per_s": "unlimited", "scope": scope}}
+        assert differences(run_any(with_tiers(scenario, nothing)), plain) == []
 
 
 @given(st.one_of(pressed(), scenarios(), sglang_deployments()))

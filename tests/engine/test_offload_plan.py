@@ -1,12 +1,14 @@
 """What is written to KV tiers and restored from them: scenarios with exact times, and no engine.
 
-Blocks of one token and 1 MB; links of 1 GB/s unless said, so that a block takes 1 ms.
+Blocks of one token and 1 MB; links of 1 GB/s unless said, so that a block takes 1 ms. A test names the scenario of the
+tiers' specification that it plays; docs/fidelity.md lists all of them and what is not modelled.
 """
 
 from __future__ import annotations
 
 from math import inf
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,10 +50,15 @@ class Setup:
     """A host, a disk behind it, and an engine's view of both."""
 
     def __init__(
-        self, host_blocks: int, disk_blocks: int = 100, disk_gb_per_s: float = 1.0, write_back: bool = False
+        self,
+        host_blocks: int,
+        disk_blocks: int = 100,
+        disk_gb_per_s: float = 1.0,
+        write_back: bool = False,
+        host_gb_per_s: float = 1.0,
     ) -> None:
         self.road = Road()
-        self.host = Level("host", Tier(host_blocks, 1), Link(1.0), Link(1.0))
+        self.host = Level("host", Tier(host_blocks, 1), Link(1.0), Link(host_gb_per_s))
         self.disk = Level("disk", Tier(disk_blocks, 1), Link(1.0), Link(disk_gb_per_s))
         for link in (self.host.writes, self.disk.writes, self.disk.reads, self.host.reads):
             self.road.haulage.add(link)
@@ -252,7 +259,91 @@ def test_a_miss_behind_a_hit_is_computed() -> None:
     assert (setup.landed(), setup.disk.reads.carried_bytes, setup.offload.fallbacks) == ([(0, 1)], MB, 0)
 
 
+def test_a_prefix_on_disk_takes_one_link_after_the_other() -> None:
+    """S115: two blocks, 1 ms each into the host and 1 ms each to the GPU: still away at 2 ms, back at 4 ms."""
+    setup = Setup(host_blocks=4)
+    setup.put(setup.disk, A, 0, 2)
+    assert setup.offload.consider(setup.request(), A, 0, 2, 100) is not None
+    setup.road.run(2.0)
+    assert setup.landed() == []
+    setup.road.run(4.0)
+    assert setup.landed() == [(0, 2)]
+
+
+def test_hits_of_one_instant_come_back_together_in_their_order() -> None:
+    """S118: 1 MB each over 2 GB/s: both at 1 ms, the first one first."""
+    setup = Setup(host_blocks=4, host_gb_per_s=2.0)
+    setup.put(setup.host, A, 0, 1)
+    setup.put(setup.host, B, 0, 1)
+    first, second = setup.request(), setup.request()
+    assert setup.offload.consider(first, A, 0, 1, 100) is not None
+    assert setup.offload.consider(second, B, 0, 1, 100) is not None
+    setup.road.run(1.0)
+    assert [restore.request for restore in setup.offload.take_landed()] == [first, second]
+
+
+def test_requests_that_share_a_prompt_share_the_link() -> None:
+    """S120: four times four blocks of 250 kB over 4 GB/s: all at 1 ms."""
+    setup = Setup(host_blocks=4, host_gb_per_s=4.0)
+    setup.put(setup.host, A, 0, 4)
+    small = Offload([setup.host], MB // 4, False, setup.road.haulage)
+    asking = [setup.request() for _ in range(4)]
+    for request in asking:
+        assert small.consider(request, A, 0, 4, 100) is not None
+    setup.road.run(1.0)
+    assert [restore.request for restore in small.take_landed()] == asking
+    assert {request.transfer_ms for request in asking} == {1.0}
+
+
+def test_only_what_is_there_is_read_and_charged() -> None:
+    """S121: two of three blocks are there: two are read."""
+    setup = Setup(host_blocks=4)
+    setup.put(setup.disk, A, 0, 2)
+    assert setup.offload.consider(setup.request(), A, 0, 3, 100) is not None
+    setup.road.run()
+    assert (setup.disk.reads.carried_bytes, setup.landed()) == (2 * MB, [(0, 2)])
+
+
+@pytest.mark.parametrize("host_blocks", [0, 1, 2, 3])
+def test_no_block_is_read_twice_for_one_request(host_blocks: int) -> None:
+    """S132, S140: however small the host, it reads each block of a prefix of three once at most, and then goes on."""
+    setup = Setup(host_blocks)
+    setup.put(setup.disk, A, 0, 3)
+    request = setup.request()
+    parked = 0
+    for _ in range(100):
+        if setup.offload.consider(request, A, 0, 3, 100) is None:
+            break
+        parked += 1
+        setup.road.run()
+        setup.landed()
+    assert parked == (1 if host_blocks else 0)
+    assert setup.disk.reads.carried_bytes == host_blocks * MB
+
+
 # --- writing
+
+
+def test_a_write_starts_when_the_pass_ends() -> None:
+    """S96: two blocks of 1 MB, offered at 8 ms, are there at 10 ms."""
+    setup = Setup(host_blocks=4)
+    setup.road.run(8.0)
+    setup.offload.note_computed(setup.request(), A, 2)
+    setup.road.run(9.5)
+    assert blocks_of(setup.host, A) == []
+    setup.road.run(10.0)
+    assert blocks_of(setup.host, A) == [0, 1]
+
+
+def test_a_write_that_does_not_fit_keeps_its_front_and_is_not_repeated() -> None:
+    """S128: three blocks to a disk of two: two are kept; the same once more moves nothing."""
+    setup = Setup(host_blocks=4, disk_blocks=2)
+    setup.offload.note_computed(setup.request(), A, 3)
+    setup.road.run()
+    setup.offload.note_computed(setup.request(), A, 3)
+    setup.road.run()
+    assert blocks_of(setup.disk, A) == [0, 1]
+    assert (setup.host.writes.carried_bytes, setup.disk.writes.carried_bytes) == (3 * MB, 2 * MB)
 
 
 def test_a_prompt_goes_to_the_host_and_from_there_to_the_disk() -> None:
