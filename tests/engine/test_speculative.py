@@ -14,7 +14,14 @@ from pydantic import ValidationError
 from strategies import FlatTiming, Scenario, Send, columns_of, fuzz, run, scenarios
 from windtunnel import Config, Result, simulate
 from windtunnel.config.speculation import SpeculationConfig
-from windtunnel.engine.acceptance import RandomAcceptance, RecordedAcceptance, build_acceptance, equal_rate
+from windtunnel.engine.acceptance import (
+    VERIFICATIONS,
+    Acceptance,
+    RandomAcceptance,
+    RecordedAcceptance,
+    build_acceptance,
+    equal_rate,
+)
 from windtunnel.engine.speculative_request import SpeculativeRequest
 from windtunnel.record.columns import Status
 from windtunnel.report.metrics import summarize
@@ -113,8 +120,18 @@ def test_a_model_that_knows_nothing_of_drafts_prices_as_many_decodes() -> None:
 # --- acceptance
 
 
+def accepted(acceptance: Acceptance, request: int, verifications: int) -> list[int]:
+    """What the first verifications of a request accept."""
+    counts: list[int] = []
+    while len(counts) < verifications:
+        block, tokens = acceptance.block(request, len(counts) // VERIFICATIONS)
+        assert np.diff(tokens).tolist() == (block + 1).tolist()
+        counts += block.tolist()
+    return counts[:verifications]
+
+
 def test_recorded_acceptance_goes_round() -> None:
-    assert RecordedAcceptance([2, 0, 1]).draw(7, 1, 5).tolist() == [0, 1, 2, 0, 1]
+    assert accepted(RecordedAcceptance([2, 0, 1, 1, 2]), 7, 500) == [2, 0, 1, 1, 2] * 100
 
 
 def test_a_budget_that_cuts_drafts_changes_no_later_verification() -> None:
@@ -129,18 +146,19 @@ def test_a_budget_that_cuts_drafts_changes_no_later_verification() -> None:
 
 def test_what_is_accepted_is_the_same_however_it_is_drawn() -> None:
     acceptance = RandomAcceptance([0.7, 0.5], 3)
-    whole = acceptance.draw(1, 0, 20).tolist()
-    acceptance.draw(2, 5000, 5000)
-    assert [acceptance.draw(1, step, 1).item() for step in range(20)] == whole
-    assert acceptance.draw(2, 0, 20).tolist() != whole != RandomAcceptance([0.7, 0.5], 4).draw(1, 0, 20).tolist()
+    whole = accepted(acceptance, 1, 500)
+    for other in range(0, 5000, 32):  # more than it remembers
+        acceptance.block(other, 7)
+    assert accepted(acceptance, 1, 500) == whole == accepted(RandomAcceptance([0.7, 0.5], 3), 1, 500)
+    assert accepted(acceptance, 2, 500) != whole != accepted(RandomAcceptance([0.7, 0.5], 4), 1, 500)
 
 
-@given(st.integers(1, 60), st.integers(0, 60), st.integers(1, 4))
+@given(st.integers(1, 900), st.integers(0, 60), st.integers(1, 4))
 @fuzz(40)
 def test_a_request_draws_as_far_as_its_output(output_tokens: int, done: int, drafts: int) -> None:
     request = SpeculativeRequest(3, Content.of([(1, 0, 4)]), 4, output_tokens, 0.0)
     acceptance = RandomAcceptance([0.6] * drafts, 1)
-    counts = acceptance.draw(3, 0, 200).tolist()
+    counts = accepted(acceptance, 3, 1000)
     request.output_tokens = min(done, output_tokens - 1)
     request.draw(acceptance)
     while request.output_tokens < output_tokens:
@@ -152,13 +170,12 @@ def test_a_request_draws_as_far_as_its_output(output_tokens: int, done: int, dra
 
 def test_conditional_rates_and_a_mean_length_come_out_in_the_mean() -> None:
     by_rates = RandomAcceptance([0.8, 0.5, 0.25], 1)
-    mean = by_rates.draw(0, 0, 20000).mean()
-    assert by_rates.mean_length == pytest.approx(2.3)
-    assert mean == pytest.approx(0.8 + 0.8 * 0.5 + 0.8 * 0.5 * 0.25, abs=0.02)
-    by_length = build_acceptance(SpeculationConfig(method="mtp", num_speculative_tokens=3, mean_accept_length=2.5), 1)
-    mean = by_length.draw(0, 0, 20000).mean()
-    assert by_length.mean_length == pytest.approx(2.5)
-    assert 1 + mean == pytest.approx(2.5, abs=0.03)
+    assert np.mean(accepted(by_rates, 0, 50_000)) == pytest.approx(0.8 + 0.8 * 0.5 + 0.8 * 0.5 * 0.25, abs=0.02)
+    speculation = SpeculationConfig(method="mtp", num_speculative_tokens=3, mean_accept_length=2.5)
+    by_length = build_acceptance(speculation, 1)
+    assert 1 + np.mean([accepted(by_length, request, 100) for request in range(500)]) == pytest.approx(2.5, abs=0.02)
+    for rate in (0.0, 1.0):
+        assert set(accepted(RandomAcceptance([rate] * 2, 1), 5, 10_000)) == {2 * rate}
 
 
 @pytest.mark.parametrize(("length", "rate"), [(1.0, 0.0), (4.0, 1.0), (1.875, 0.5)])
@@ -181,7 +198,7 @@ def test_acceptance_that_makes_no_sense_is_refused(wrong: dict[str, Any], messag
         SpeculationConfig.model_validate({**EAGLE, **wrong})
 
 
-@pytest.mark.parametrize(("section", "value"), [("cluster", {"dp_size": 2})])
+@pytest.mark.parametrize(("section", "value"), [("cluster", {"prefill_workers": 1, "decode_workers": 1})])
 def test_what_is_not_modelled_is_refused(section: str, value: dict[str, Any]) -> None:
     engine = {"speculation": {**EAGLE, "mean_accept_length": 2.0}}
     with pytest.raises(ValidationError, match="is not modelled with"):
@@ -204,7 +221,7 @@ def test_whatever_is_drafted_and_accepted_everything_ends(
     assert not outcome.error
     requests = outcome.record.requests
     workload = outcome.workload
-    limit = engine["max_model_len"] or 10**9
+    limit = outcome.schedulers[0].max_model_len  # a budget for whole prompts is one too
     for number in range(requests.num_requests):
         if requests.status[number] == Status.COMPLETED:
             room = limit - workload.input_tokens[number]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -12,8 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strategies import FlatTiming, JaggedTiming, Outcome, Scenario, Send, columns_of, fuzz, run, scenarios
+from windtunnel import RoutedRequest, WorkerView, simulate
+from windtunnel.cluster.autoscaler import ClusterSnapshot, ScalingDecision
+from windtunnel.config.slo_limits import SloConfig
 from windtunnel.engine import engine, verification_group
 from windtunnel.engine.speculative import SpeculativeScheduler
+from windtunnel.report.metrics import summarize
 from windtunnel.report.token_times import TokenTimes
 from windtunnel.timing.base import TimingModel
 from windtunnel.timing.calibrated import CalibratedTiming
@@ -71,6 +76,90 @@ def test_how_far_runs_are_planned_and_where_arrays_move_changes_nothing(scenario
     with planned, mock.patch.object(verification_group, "FIRST_CAPACITY", few):
         found = run(scenario)
     assert differences(found, run(scenario)) == []
+
+
+@given(speculating(), st.integers(2, 3))
+@fuzz(60)
+def test_ranks_speculate_together_in_runs_as_in_single_passes(scenario: Scenario, ranks: int) -> None:
+    scenario = replace(scenario, topology={"cluster": {"dp_size": ranks}})
+    assert differences(run(scenario), run(scenario, fast_forward=False)) == []
+
+
+def test_ranks_that_share_experts_price_drafts_once_in_runs_as_in_single_passes() -> None:
+    speculation = {"method": "mtp", "num_speculative_tokens": 2, "accepted_tokens": [1, 2, 0]}
+    sends = tuple(Send(((number, 0, 300),), 60, time_ms=40.0 * number) for number in range(6))
+    experts = RooflineTiming(deploy(load_model("qwen3-30b-a3b"), load_gpu("h100-sxm"), dp=2, ep=2))
+    fields = {"num_gpu_blocks": 500, "speculation": speculation}
+    scenario = Scenario(sends, fields, timing=experts, topology={"cluster": {"dp_size": 2}})
+    found = run(scenario)
+    assert found.record.passes[0].decode_runs > 5
+    assert differences(found, run(scenario, fast_forward=False)) == []
+    alike, apart = VerifyingShape(), VerifyingShape()
+    for shape in (alike, apart):
+        shape.add_chunk(0, 100, 100, True)
+        shape.add_verifications(4, 4000, 8)
+    apart.group_tokens = 2 * (100 + 4 + 8)  # the other rank has as many
+    prices = [price_verifying_pass_ms(experts, shape) for shape in (alike, apart)]
+    assert prices[0] == pytest.approx(prices[1], rel=1e-9)
+
+
+class LooksAt:
+    """Places requests in turn, and writes down what it sees of the workers."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[float, ...]] = []
+
+    def route(self, request: RoutedRequest, workers: Sequence[WorkerView], now_ms: float) -> int:
+        self.seen.append((now_ms, *(worker.accept_length for worker in workers)))
+        return request.number % len(workers)
+
+
+@given(speculating())
+@fuzz(60)
+def test_a_router_sees_the_same_accept_length_inside_a_run(scenario: Scenario) -> None:
+    looks = [LooksAt(), LooksAt()]
+    for mode, router in zip((True, False), looks, strict=True):
+        run(scenario, fast_forward=mode, router=router)
+    assert looks[0].seen == looks[1].seen
+
+
+def test_accept_length_counts_those_that_emit() -> None:
+    """Finding 3 of the public review: what a router or an autoscaler sees is what the report says at the end."""
+    speculation = {"method": "ngram", "num_speculative_tokens": 2, "accepted_tokens": [2]}
+    sends = (
+        Send(((1, 0, 8),), 2),  # its first token with the prompt, its second beside the next prompt: no burst
+        Send(((2, 0, 8),), 1, time_ms=0.5),
+        Send(((3, 0, 900),), 1, time_ms=1.5),  # rejected
+        Send(((4, 0, 8),), 7, time_ms=10.0),  # 1 with the prompt, then two bursts of 3
+        Send(((5, 0, 8),), 1, time_ms=30.0),
+    )
+    fields = {"block_size": 4, "num_gpu_blocks": 100, "speculation": speculation, "async_scheduling": False}
+    router = LooksAt()
+    outcome = run(Scenario(sends, fields, timing=FlatTiming(1.0)), router=router)
+    seen = dict(router.seen)
+    assert seen[0.5] == seen[10.0] == 1.0  # one decode and one finishing prefill: 3 tokens of 3
+    assert seen[30.0] == (3 + 7) / (3 + 3)
+    summary = summarize(outcome.workload, outcome.record, SloConfig())
+    assert summary["rejected_requests"] == 1
+    assert summary["accept_length"] == (3 + 7 + 1) / (3 + 3 + 1)
+
+
+def test_an_autoscaler_sees_accept_lengths() -> None:
+    seen: list[float] = []
+
+    class Scaler:
+        def first_tick_ms(self) -> float:
+            return 5.5
+
+        def on_tick(self, snapshot: ClusterSnapshot) -> ScalingDecision:
+            seen.extend(worker.accept_length for worker in snapshot.pools["workers"].workers)
+            return ScalingDecision({}, snapshot.now_ms + 3.0 if snapshot.now_ms < 9.0 else None)
+
+    speculation = {"method": "eagle", "num_speculative_tokens": 3, "accepted_tokens": [3, 0]}
+    fields = {"num_gpu_blocks": 100, "speculation": speculation, "async_scheduling": False}
+    scenario = Scenario((Send(((1, 0, 8),), 60),), fields, timing=FlatTiming(1.0))
+    simulate(scenario.config(), workload=scenario.workload(), timing=FlatTiming(1.0), autoscaler=Scaler())
+    assert seen == [11 / 5, 20 / 8, 26 / 11]
 
 
 TWO = (Send(((1, 0, 50),), 400), Send(((2, 0, 30),), 300))

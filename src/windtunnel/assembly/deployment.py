@@ -12,7 +12,7 @@ from functools import partial
 
 from pydantic import ValidationError
 
-from windtunnel.assembly.engines import build_engine, build_levels, gpus_per_worker
+from windtunnel.assembly.engines import build_engine, build_levels, gpus_per_worker, shared_acceptance
 from windtunnel.assembly.pools import connect, note_timing, split_pools
 from windtunnel.assembly.pricing import build_timing, checked
 from windtunnel.assembly.requests import load_workload
@@ -109,9 +109,10 @@ def simulate(
         dp_size = config.cluster.dp_size
         own_timing = timing or build_timing(config)
         note_timing(record, own_timing)
+        acceptance = shared_acceptance(config)
 
         def build(passes: PassColumns) -> Engine:
-            engine = build_engine(config, own_timing, passes)
+            engine = build_engine(config, own_timing, passes, acceptance)
             if levels is not None:
                 offload = levels.for_engine()
                 engine.scheduler.attach_tiers(offload)

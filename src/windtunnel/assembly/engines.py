@@ -9,7 +9,7 @@ from windtunnel.cluster.alarm import Alarm
 from windtunnel.cluster.worker import Clock
 from windtunnel.config.schema import Config, VllmConfig
 from windtunnel.config.sizing import memory_plan
-from windtunnel.engine.acceptance import build_acceptance
+from windtunnel.engine.acceptance import Acceptance, build_acceptance
 from windtunnel.engine.engine import Engine
 from windtunnel.engine.kv.levels import Levels
 from windtunnel.engine.overlap import OverlapEngine
@@ -17,33 +17,41 @@ from windtunnel.engine.rank_engine import RankEngine
 from windtunnel.engine.sglang import SglangScheduler
 from windtunnel.engine.sglang_speculation import SglangSpeculation
 from windtunnel.engine.speculative import SpeculativeScheduler
-from windtunnel.engine.speculative_engine import SpeculativeEngine
+from windtunnel.engine.speculative_engine import SpeculativeEngine, SpeculativeRankEngine
 from windtunnel.engine.vllm import VllmScheduler
 from windtunnel.record.columns import PassColumns
 from windtunnel.timing.base import TimingModel
 from windtunnel.timing.drafting import DraftingTiming
 
 
-def build_engine(config: Config, timing: TimingModel, passes: PassColumns) -> Engine:
+def shared_acceptance(config: Config) -> Acceptance | None:
+    """What all engines of `engine` ask how many drafts are accepted; None if they do not speculate."""
+    wanted = config.engine
+    return None if wanted.speculation is None else build_acceptance(wanted.speculation, config.seed)
+
+
+def build_engine(config: Config, timing: TimingModel, passes: PassColumns, acceptance: Acceptance | None) -> Engine:
     """The engine that `engine` describes, writing to its own pass columns."""
     wanted = config.engine
-    engine_type = Engine if config.cluster.dp_size == 1 else RankEngine
+    is_rank = config.cluster.dp_size > 1
     if isinstance(wanted, VllmConfig):
-        if config.cluster.dp_size > 1:
-            return RankEngine(VllmScheduler(wanted, passes), timing, passes)
         ahead = int(wanted.async_scheduling)
-        if wanted.speculation is None:
-            return Engine(VllmScheduler(wanted, passes), timing, passes, passes_ahead=ahead)
-        speculating = SpeculativeScheduler(wanted, passes, build_acceptance(wanted.speculation, config.seed))
-        drafting = DraftingTiming(timing, wanted.speculation)
-        return SpeculativeEngine(speculating, drafting, passes, passes_ahead=ahead)
-    if wanted.speculation is not None:
-        verifying = SglangSpeculation(wanted, passes, build_acceptance(wanted.speculation, config.seed))
+        if wanted.speculation is not None and acceptance is not None:
+            speculating = SpeculativeScheduler(wanted, passes, acceptance)
+            drafting = DraftingTiming(timing, wanted.speculation)
+            if is_rank:
+                return SpeculativeRankEngine(speculating, drafting, passes)
+            return SpeculativeEngine(speculating, drafting, passes, passes_ahead=ahead)
+        if is_rank:
+            return RankEngine(VllmScheduler(wanted, passes), timing, passes)
+        return Engine(VllmScheduler(wanted, passes), timing, passes, passes_ahead=ahead)
+    if wanted.speculation is not None and acceptance is not None:
+        verifying = SglangSpeculation(wanted, passes, acceptance)
         return SpeculativeEngine(verifying, DraftingTiming(timing, wanted.speculation), passes)
     scheduler = SglangScheduler(wanted, passes)
     if wanted.overlap_schedule:
         return OverlapEngine(scheduler, timing, passes)
-    return engine_type(scheduler, timing, passes)
+    return RankEngine(scheduler, timing, passes) if is_rank else Engine(scheduler, timing, passes)
 
 
 def build_levels(config: Config, agenda: Agenda, clock: Clock) -> Levels | None:

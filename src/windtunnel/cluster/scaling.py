@@ -268,7 +268,13 @@ def _snapshot(pool: Pool, now_ms: float) -> PoolSnapshot:
     started_ms = math.nextafter(now_ms, math.inf)  # passes that start now have started; inside a run too
     workers = tuple(
         WorkerSnapshot(
-            w.number, w.num_requests, w.num_waiting, w.num_running, w.engine.free_blocks(started_ms), w.num_blocks
+            w.number,
+            w.num_requests,
+            w.num_waiting,
+            w.num_running,
+            w.engine.free_blocks(started_ms),
+            w.num_blocks,
+            w.engine.accept_length(now_ms),
         )
         for w in pool.routable
     )

@@ -72,3 +72,7 @@ class Worker:
     @property
     def num_blocks(self) -> int:
         return self.engine.scheduler.pool.num_blocks
+
+    @property
+    def accept_length(self) -> float:
+        return self.engine.accept_length(self._clock.now_ms)

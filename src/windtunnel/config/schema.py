@@ -359,6 +359,6 @@ class Config(Section):
                     raise RuleError(f"{{{name}.offload}} is not modelled with {{cluster.prefill_workers}}")
                 if own is not None and own.speculation is not None:
                     raise RuleError(f"{{{name}.speculation}} is not modelled with {{cluster.prefill_workers}}")
-        if self.cluster.dp_size > 1 and self.engine.speculation is not None:
-            raise RuleError("{engine.speculation} is not modelled with {cluster.dp_size} above 1")
+        if self.cluster.dp_size > 1 and isinstance(self.engine, SglangConfig) and self.engine.speculation is not None:
+            raise RuleError("{engine.speculation} on SGLang is not modelled with {cluster.dp_size} above 1")
         return self

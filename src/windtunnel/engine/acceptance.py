@@ -3,12 +3,13 @@
 Acceptance is an input: recorded counts, or chances per position that a seed turns into counts. What a verification
 accepts depends on the seed, the request and how many it has had before, and on nothing else: neither the batch nor the
 engine that a request is in changes it, and all that a request will accept is known when it begins to decode.
-Source of the numbers behind the chances: SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
-generators", OOPSLA 2014), which gives the n-th number of a stream without those before it.
+Sixteen bits of SHAKE-128 (FIPS 202) are the chance of a verification, the same on every machine. They are drawn for a
+block of requests at a time: array operations on one request's few hundred numbers would cost more than these do.
 """
 
 from __future__ import annotations
 
+from hashlib import shake_128
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -18,39 +19,52 @@ from windtunnel.config.speculation import AcceptanceConfig
 from windtunnel.workload.streams import named_stream
 
 IntArray: TypeAlias = NDArray[np.int64]
+CountArray: TypeAlias = NDArray[np.uint16]
 
-GAMMA = 0x9E3779B97F4A7C15
-MASK = (1 << 64) - 1
-FRACTION_BITS = 53
-TABLE_SIZE = 4096
+CHANCES = 1 << 16  # a rate is met to one in so many
+REQUESTS = 32  # of a block
+VERIFICATIONS = 192  # of each of them
+KEPT_BLOCKS = 64
 
 NOTHING_DRAWN: IntArray = np.zeros(1, dtype=np.int64)
-DRAWN_AT_LEAST = 8  # verifications at a time
 
 
 class Acceptance(Protocol):
-    """Says how many of its drafts each request accepts.
+    """Says how many of its drafts each request accepts; all engines of a deployment may ask the same one."""
 
-    Attributes:
-        mean_length: tokens that a verification yields on average, the one that the model adds included.
-    """
+    def block(self, request: int, number: int) -> tuple[CountArray, IntArray]:
+        """Verifications [VERIFICATIONS * number, VERIFICATIONS * (number + 1)) of a request, if no draft lacks.
 
-    mean_length: float
-
-    def draw(self, request: int, first: int, count: int) -> IntArray:
-        """Drafts accepted in verifications [first, first + count) of a request, numbered from 0, if all are there."""
+        Returns:
+            The drafts accepted in each; and the tokens that the first 0, 1, 2, ... of these yield, one more each.
+        """
         ...
+
+
+def tokens_of(accepted: CountArray) -> IntArray:
+    """Tokens that the first 0, 1, 2, ... verifications yield, along the last axis."""
+    tokens = np.empty((*accepted.shape[:-1], accepted.shape[-1] + 1), dtype=np.int64)
+    tokens[..., 0] = 0
+    tokens[..., 1:] = accepted
+    tokens[..., 1:] += 1
+    np.add.accumulate(tokens, axis=-1, out=tokens)
+    return tokens
 
 
 class RecordedAcceptance:
     """The same counts for each request, again and again."""
 
     def __init__(self, counts: list[int]) -> None:
-        self.mean_length = 1.0 + sum(counts) / len(counts)
-        self._counts = np.array(counts, dtype=np.int64)
+        self._counts: CountArray = np.array(counts, dtype=np.uint16)
+        self._blocks: dict[int, tuple[CountArray, IntArray]] = {}
 
-    def draw(self, request: int, first: int, count: int) -> IntArray:
-        return self._counts.take(np.arange(first, first + count), mode="wrap")
+    def block(self, request: int, number: int) -> tuple[CountArray, IntArray]:
+        place = number * VERIFICATIONS % len(self._counts)
+        found = self._blocks.get(place)
+        if found is None:
+            accepted = self._counts.take(np.arange(place, place + VERIFICATIONS), mode="wrap")
+            found = self._blocks[place] = (accepted, tokens_of(accepted))
+        return found
 
 
 class RandomAcceptance:
@@ -58,45 +72,32 @@ class RandomAcceptance:
 
     def __init__(self, rates: list[float], seed: int) -> None:
         reached = np.cumprod(np.array(rates, dtype=np.float64))  # chance that draft i and all before it are accepted
-        self.mean_length = 1.0 + float(reached.sum())
-        self._num_drafts = len(rates)
-        self._thresholds: IntArray = np.ceil(reached[::-1] * 2.0**FRACTION_BITS).astype(np.int64)
-        stream = named_stream(seed, "acceptance")
-        self._key = int(stream.random() * 2.0**32) << 32 | int(stream.random() * 2.0**32)
-        self._steps = np.arange(1, TABLE_SIZE + 1, dtype=np.uint64) * np.uint64(GAMMA)
+        chances = np.arange(CHANCES)
+        self._accepted: CountArray = np.zeros(CHANCES, dtype=np.uint16)
+        for chance in np.rint(reached * CHANCES).tolist():
+            self._accepted += chances < chance
+        self._name = repr(named_stream(seed, "acceptance").random())
+        self._blocks: dict[tuple[int, int], tuple[CountArray, IntArray]] = {}
 
-    def draw(self, request: int, first: int, count: int) -> IntArray:
-        if first + count > len(self._steps):
-            self._steps = np.arange(1, 2 * (first + count) + 1, dtype=np.uint64) * np.uint64(GAMMA)
-        state = _mix(self._key + request * GAMMA & MASK)
-        numbers = self._steps[first : first + count] + np.uint64(state)
-        numbers ^= numbers >> np.uint64(30)
-        numbers *= np.uint64(0xBF58476D1CE4E5B9)
-        numbers ^= numbers >> np.uint64(27)
-        numbers *= np.uint64(0x94D049BB133111EB)
-        numbers ^= numbers >> np.uint64(31)
-        numbers >>= np.uint64(64 - FRACTION_BITS)
-        return self._num_drafts - self._thresholds.searchsorted(numbers.view(np.int64), side="right")
-
-
-def _mix(z: int) -> int:
-    """The output function of SplitMix64."""
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & MASK
-    z = (z ^ z >> 27) * 0x94D049BB133111EB & MASK
-    return z ^ z >> 31
+    def block(self, request: int, number: int) -> tuple[CountArray, IntArray]:
+        place, row = divmod(request, REQUESTS)
+        found = self._blocks.get((place, number))
+        if found is None:
+            if len(self._blocks) >= KEPT_BLOCKS:
+                del self._blocks[next(iter(self._blocks))]
+            drawn = shake_128(f"{self._name}/{place}/{number}".encode()).digest(2 * REQUESTS * VERIFICATIONS)
+            chances = np.frombuffer(drawn, dtype="<u2").reshape(REQUESTS, VERIFICATIONS)
+            accepted = self._accepted.take(chances)
+            found = self._blocks[place, number] = (accepted, tokens_of(accepted))
+        accepted, tokens = found
+        return accepted[row], tokens[row]
 
 
 def extend_lengths(lengths: IntArray, acceptance: Acceptance, request: int, tokens: int) -> IntArray:
     """What the first 0, 1, 2, ... verifications of a request yield, drawn on until that is so many tokens or more."""
-    while lengths.item(-1) < tokens:
-        drawn = len(lengths)
-        count = int((tokens - lengths.item(-1)) / acceptance.mean_length * 1.125) + DRAWN_AT_LEAST
-        more = np.empty(drawn + count, dtype=np.int64)
-        more[:drawn] = lengths
-        more[drawn:] = acceptance.draw(request, drawn - 1, count)
-        more[drawn:] += 1
-        np.add.accumulate(more[drawn - 1 :], out=more[drawn - 1 :])
-        lengths = more
+    while (known := lengths.item(-1)) < tokens:
+        _, more = acceptance.block(request, len(lengths) // VERIFICATIONS)
+        lengths = np.concatenate((lengths, more[1:] + known)) if known else more
     return lengths
 
 

@@ -311,6 +311,17 @@ class Engine:
             free -= self.scheduler.blocks_for(min(started, self._planned))
         return free
 
+    def passes_ended(self, now_ms: float) -> int:
+        """Passes that have ended by now_ms, also inside a run."""
+        ended = len(self.passes.end_ms)
+        if self._planned > 1 and self.end_ms != INFINITE:
+            ended += int(self._run_ends[: self._planned].searchsorted(now_ms, side="right"))
+        return ended
+
+    def accept_length(self, now_ms: float) -> float:
+        """Tokens per request and pass that emitted any, up to now_ms: 1 if nobody speculates."""
+        return 1.0
+
     def _before_eviction(self, passes: int) -> int:
         """So many of `passes` passes of a run that none of them evicts; 1 if the first one may."""
         return max(min(self.scheduler.quiet_passes(passes), passes), 1)

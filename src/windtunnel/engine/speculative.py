@@ -10,8 +10,6 @@ down when it leaves.
 
 from __future__ import annotations
 
-import numpy as np
-
 from windtunnel.config.schema import VllmConfig
 from windtunnel.engine.acceptance import Acceptance, IntArray
 from windtunnel.engine.observer import BatchRow, PassObserver
@@ -64,14 +62,27 @@ class SpeculativeScheduler(SpeculativePasses):
         for request in self.running.values():
             if request.decoding:
                 assert isinstance(request, SpeculativeRequest)
-                self._note_tokens(request)
+                self._note_tokens(request, len(self.passes.end_ms) - request.emitting_from)
         return super().settle(now_ms)
+
+    def accept_length(self, passes: int) -> float:
+        """Tokens per request and pass that emitted any, in the first so many passes of the engine; 1 before any."""
+        tokens, emissions = self.emitted_tokens, self.emissions
+        for request in self.running.values():
+            if request.decoding and passes > request.emitting_from:
+                assert isinstance(request, SpeculativeRequest)
+                emitting = passes - request.emitting_from
+                first = request.verifications
+                gained = request.lengths.item(first + emitting) - request.lengths.item(first)
+                tokens += min(gained, request.max_output_tokens - request.output_tokens)
+                emissions += emitting
+        return tokens / emissions if emissions else 1.0
 
     def may_admit(self) -> bool:
         """Likewise, and whether a cap on chunks, which those who wait count for, now cuts verifications short."""
         if not self.waiting:
             return False
-        if self.threshold_tokens and not self._all_fit(self._chunk_cap()):
+        if self.threshold_tokens and not self._all_fit():
             return True
         size = self.verifying.size
         has_budget = size * self._width < self.max_num_batched_tokens
@@ -90,13 +101,15 @@ class SpeculativeScheduler(SpeculativePasses):
         free blocks do not cover.
         """
         group = self.verifying
-        limit = min(group.finish_step, group.limit_step) - group.step
-        if not group.size or self.apart or self._goes_singly or limit <= 0 or not self._all_fit(self._chunk_cap()):
+        if not group.size or self.apart or self._goes_singly:
             return 0
-        if self.waiting and self.may_admit():
+        limit = group.finish_step if group.finish_step < group.limit_step else group.limit_step
+        limit -= group.step
+        if limit <= 0 or (self.waiting and self.may_admit()) or not self._all_fit():
             return 0
-        if any(not row.request.decoding and row.request.origin in self.decodes.by_output for row in self._plan):
-            return 0  # somebody who was preempted has output to be processed
+        for row in self._plan:
+            if not row.request.decoding and row.request.origin in self.decodes.by_output:
+                return 0  # it was preempted, and has output to be processed
         free_blocks = self.pool.free_blocks
         if self._inbox:
             if group.blocks_for(1) > free_blocks:
@@ -113,7 +126,8 @@ class SpeculativeScheduler(SpeculativePasses):
         else:
             self.pool.take(group.advance(passes))
         self._plan = []
-        self._finish_members()
+        if group.finish_step == group.step:
+            self._finish_members()
         if self.observer is not None:
             self.observer.on_concluded()
 
@@ -171,16 +185,16 @@ class SpeculativeScheduler(SpeculativePasses):
     def _walk_apart(self, rows: list[Row], shape: VerifyingShape, now_ms: float) -> bool:
         """The batch of a pass, where the members need no look; False, and nothing touched, if they might."""
         group = self.verifying
-        cap = self._chunk_cap()
-        if self._goes_singly or group.step >= group.limit_step or not self._all_fit(cap):
-            return False
         size = group.size
+        if self._goes_singly or group.step >= group.limit_step or (size and not self._all_fit()):
+            return False
+        cap = self._chunk_cap() if self.threshold_tokens else 0
         budget = self.max_num_batched_tokens - size * self._width
         need = group.blocks_for(1)
         with_prompts = False
         chosen: list[tuple[SpeculativeRequest, int, int]] = []
-        for request in self._ordered_apart():
-            is_ending = request in self.ending
+        for request in self._ordered_apart() if self.apart else ():
+            is_ending = bool(self.ending) and request in self.ending
             if request.admission < group.last_admission and not is_ending:
                 return False  # it may take what a member needs
             tokens = self._wanted(request, cap, self.max_num_batched_tokens if is_ending else budget)
@@ -195,25 +209,28 @@ class SpeculativeScheduler(SpeculativePasses):
             chosen.append((request, tokens, blocks))
         if need > self.pool.free_blocks:
             return False
-        self.verified = {}
+        if self.observer is not None:
+            self.verified = {r.number: self.num_drafts for r in self.running.values() if r.decoding}
         if size:
             self._reached_tokens = group.context_tokens()
             shape.add_verifications(size, self._reached_tokens, size * self.num_drafts)
-            if self.observer is not None:
-                self.verified = {r.number: self.num_drafts for r in self.running.values() if r.decoding}
-            self.pool.take(group.advance(1))
+            taken = group.advance(1)
+            if taken:
+                self.pool.take(taken)
         for request, tokens, blocks in chosen:
             self._take(request, blocks, request.computed + tokens)
             rows.append(self._row(request, tokens))
-        self._admit_speculating(rows, cap, budget, with_prompts, now_ms, size)
-        if self._passed_over:
-            self._put_back()
+        if self.waiting and budget > 0:
+            self._admit_speculating(rows, cap, budget, with_prompts, now_ms, size)
+            if self._passed_over:
+                self._put_back()
         return True
 
-    def _all_fit(self, cap: int) -> bool:
+    def _all_fit(self) -> bool:
         """Whether budget and cap leave every member its tokens."""
-        size = self.verifying.size
-        return size * self._width <= self.max_num_batched_tokens and not (size and 0 < cap < self._width)
+        if self.verifying.size * self._width > self.max_num_batched_tokens:
+            return False
+        return not self.threshold_tokens or not 0 < self._chunk_cap() < self._width
 
     def _ordered_apart(self) -> list[SpeculativeRequest]:
         """Running requests that are no members, in batch order."""
@@ -233,9 +250,13 @@ class SpeculativeScheduler(SpeculativePasses):
 
     def conclude(self, start_ms: float) -> None:
         self._reached_tokens = 0
-        self._finish_members()
-        self._conclude_rows(start_ms)
-        self._regroup()
+        if self.verifying.finish_step == self.verifying.step:
+            self._finish_members()
+        if self._plan:
+            self._conclude_rows(start_ms)
+        self._goes_singly = False
+        if self.apart:
+            self._regroup()
         if self.observer is not None:
             self.observer.on_concluded()
 
@@ -243,24 +264,28 @@ class SpeculativeScheduler(SpeculativePasses):
 
     def _regroup(self) -> None:
         """Whoever decodes becomes a member, if all of them may."""
-        self._goes_singly = False
-        joining = [r for r in self._ordered_apart() if not r.is_prefill and r not in self.ending]
+        ending = self.ending
+        joining = [r for r in self._ordered_apart() if not (r.is_prefill or (ending and r in ending))]
         if not joining:
             return
-        is_ordered = self.decodes.ordered or self.pool.log_events
-        if not self.fast_forward or is_ordered or not all(map(self._may_join, joining)):
+        if not self.fast_forward or self.decodes.ordered or self.pool.log_events:
             self._goes_singly = True
             return
+        for request in joining:
+            if not self._may_join(request):
+                self._goes_singly = True
+                return
+        number = len(self.passes.end_ms)
         now_ms = self.passes.end_ms[-1]
         limit = self._limit_tokens()
         for request in joining:
             request.draw(self.acceptance)
-            start = request.computed
-            if not self.verifying.join(request, start, limit):
+            if not self.verifying.join(request, request.computed, limit):
                 self._goes_singly = True  # and the others with it
                 return
-            self._note_gap(request, now_ms)
-            request.emitting_from = len(self.passes.end_ms)
+            if request.marker_ms != now_ms:
+                self._note_gap(request, now_ms)
+            request.emitting_from = number
             del self.apart[request.admission]
 
     def _may_join(self, request: SpeculativeRequest) -> bool:
@@ -314,27 +339,23 @@ class SpeculativeScheduler(SpeculativePasses):
         Asynchronous, the output of its last pass is still to be processed: that is the row.
         """
         group = self.verifying
-        done = group.done(request)
+        done = group.step - request.base
+        self.apart[request.admission] = request
         if not done:
             group.leave(request)
             request.decoding = False
-            self.apart[request.admission] = request
             return None
         self._hash_member(request, is_scheduled=False)
-        owned = group.owned(request)
-        start = group.start(request, done - 1)
-        computed = group.start(request, done)
-        emitted = self._note_tokens(request)
-        lengths = request.lengths
         reached = request.verifications + done
-        length = lengths.item(reached) - lengths.item(reached - 1)
-        last_emitted = emitted - lengths.item(reached - 1) + lengths.item(request.verifications)
-        group.leave(request)
+        emitted = self._note_tokens(request, done)
+        last_emitted = emitted - request.lengths.item(reached - 1) + request.lengths.item(request.verifications)
+        if self.is_async:
+            start = group.start(request, done - 1)
+            request.computed = group.start(request, done)
+        request.table.owned = group.leave(request)
         request.decoding = False
-        self.apart[request.admission] = request
         request.verifications = reached
         request.output_tokens += emitted
-        request.table.owned = owned
         request.drafts = self.num_drafts
         known = request.prompt_tokens + request.output_tokens
         if not self.is_async:
@@ -342,37 +363,39 @@ class SpeculativeScheduler(SpeculativePasses):
             request.computed = known - 1
             return None
         request.known_tokens = known - last_emitted
-        request.computed = computed
         request.pending = request.in_flight = self._width
         row = Row(request, self._width, self.num_drafts, is_admission=False)
         row.start = start
         row.samples = True
-        row.accepted = length - 1
+        row.accepted = request.accepted.item(reached - 1)
         row.emitted = last_emitted
         row.is_last = request.output_tokens >= request.max_output_tokens
         return row
 
-    def _note_tokens(self, request: SpeculativeRequest) -> int:
-        """Write down the tokens that a member got in passes that have ended; returns how many."""
-        ends = self.passes.end_ms
-        first_pass = request.emitting_from
-        passes = len(ends) - first_pass
+    def _note_tokens(self, request: SpeculativeRequest, passes: int) -> int:
+        """Write down the tokens that a member got in its first passes in here, which have ended; returns how many."""
         if not passes:
             return 0
+        ends = self.passes.end_ms
+        first_pass = request.emitting_from
         first = request.verifications
-        bursts = request.lengths[first : first + passes + 1]
-        left = request.max_output_tokens - request.output_tokens
-        emitted = min(bursts.item(-1) - bursts.item(0), left)
-        request.decoded_ms = ends[-1]
-        extra = np.diff(bursts) - 1
-        extra[-1] -= bursts.item(-1) - bursts.item(0) - emitted
+        emitted = request.lengths.item(first + passes) - request.lengths.item(first)
+        beyond = emitted - request.max_output_tokens + request.output_tokens
         last_pass = first_pass + passes - 1
+        request.decoded_ms = ends[last_pass]
         while last_pass > first_pass and ends[last_pass - 1] > request.cancelled_ms:
             last_pass -= 1
         request.note_tokens(first_pass, last_pass, ends[last_pass])
         if request.last_pass >= first_pass:
-            extra = extra[: request.last_pass + 1 - first_pass]
-            request.burst_extra.frombytes(extra.astype(np.uint16).tobytes())
+            received = request.last_pass + 1 - first_pass
+            request.burst_extra.frombytes(request.accepted[first : first + received].tobytes())
+            self.emissions += received
+            self.emitted_tokens += request.lengths.item(first + received) - request.lengths.item(first)
+        if beyond > 0:
+            emitted -= beyond
+            if request.last_pass == first_pass + passes - 1:
+                request.burst_extra[-1] -= beyond
+                self.emitted_tokens -= beyond
         return emitted
 
     # --- hashing, which nobody sees before somebody looks
@@ -389,21 +412,20 @@ class SpeculativeScheduler(SpeculativePasses):
         done = self.verifying.done(request)
         if not done:
             return
+        at = request.verifications + done
         lengths = request.lengths
-        first = request.verifications
-        left = request.max_output_tokens - request.output_tokens
-        before = request.prompt_tokens + request.output_tokens - 1  # position of its first verification in the group
+        base = request.prompt_tokens + request.output_tokens - 1 - lengths.item(request.verifications)
         if self.is_async:
             if not is_scheduled:
-                tokens = before + lengths.item(first + done - 1) - lengths.item(first)
+                tokens = base + lengths.item(at - 1)
             elif done > 1:
-                tokens = before + lengths.item(first + done - 2) - lengths.item(first) + 1 - self.hash_ahead
+                tokens = base + lengths.item(at - 2) + 1 - self.hash_ahead
             else:
                 tokens = request.known_tokens - self.hash_ahead
         elif is_scheduled or not self.behaviour.hashes_drafts:
-            tokens = before + lengths.item(first + done - 1) - lengths.item(first) + 1 - self.hash_ahead
+            tokens = base + lengths.item(at - 1) + 1 - self.hash_ahead
         else:
-            tokens = before + min(lengths.item(first + done) - lengths.item(first), left)
+            tokens = min(base + lengths.item(at), request.prompt_tokens + request.max_output_tokens - 1)
         full = tokens // self.block_size
         if self.caching and full > request.table.hashed:
             request.table.owned = self.verifying.owned(request)

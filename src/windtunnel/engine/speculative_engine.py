@@ -15,6 +15,7 @@ from windtunnel.timing.base import FloatArray, TimingModel
 from windtunnel.timing.verification import VerifyingShape, price_verifications_ms
 
 accumulate = np.add.accumulate
+NOT_TOLD = float("nan")
 
 
 class Verifying(Protocol):
@@ -53,6 +54,12 @@ class SpeculativeEngine(Engine):
         self._tells_longest = False  # contexts that drafts reach are told by their sum alone
         self._tells_more = timing.needs_physical_context
 
+    def accept_length(self, now_ms: float) -> float:
+        scheduler = self.speculative
+        if isinstance(scheduler, SpeculativeScheduler):
+            return scheduler.accept_length(self.passes_ended(now_ms))
+        return NOT_TOLD
+
     def _price_run(self, passes: int, now_ms: float) -> None:
         ends = price_run_ms(self.speculative, self.timing, passes)
         ends[0] += now_ms
@@ -70,6 +77,9 @@ class SpeculativeRankEngine(RankEngine):
         self._tells_longest = False
         self._tells_more = timing.needs_physical_context
 
+    def accept_length(self, now_ms: float) -> float:
+        return self.speculative.accept_length(self.passes_ended(now_ms))
+
     def offered_tokens(self, offered: int) -> tuple[int, bool]:
         if offered != SINGLE:
             return self.speculative.verifying.size * (1 + self.speculative.num_drafts), False
@@ -81,4 +91,14 @@ class SpeculativeRankEngine(RankEngine):
     def price(self, offered: int, passes: int, group_tokens: int) -> FloatArray:
         if offered == SINGLE:
             return super().price(offered, passes, group_tokens)
-        return price_run_ms(self.speculative, self.timing, passes)
+        if not group_tokens:
+            return price_run_ms(self.speculative, self.timing, passes)
+        scheduler = self.speculative
+        contexts = scheduler.contexts(1)
+        shape = VerifyingShape()
+        size = scheduler.verifying.size
+        shape.add_verifications(size, contexts.item(0), size * scheduler.num_drafts)
+        shape.group_tokens = group_tokens
+        if self.timing.needs_physical_context:
+            shape.physical_context_tokens = scheduler.physical_contexts(contexts).item(0)
+        return np.array((self.timing.price_pass_ms(shape),))

@@ -31,7 +31,9 @@ class SpeculativePasses(VllmScheduler):
         num_drafts: drafts that a request verifies in a pass, K; lookahead_tokens: slots reserved behind them.
         waives_lookahead: drafts and their blocks are left out where they would need more than all blocks there are,
             or more than the whole budget, which vLLM would wait for for ever.
-        verified: drafts of the pass just scheduled, by request number.
+        verified: drafts of the pass just scheduled, by request number, if somebody observes.
+        emitted_tokens, emissions: tokens that clients have received, and how often a pass gave any to a request; the
+            members of a group are still to be added.
     """
 
     request_type: type[EngineRequest] = SpeculativeRequest
@@ -59,8 +61,12 @@ class SpeculativePasses(VllmScheduler):
                 tree=LookaheadTree(config.block_size),
             )
         self.prompt_passes = None
+        self.prompt_passes = None
         self.waives_lookahead = True
+        self._pool_tokens = config.num_gpu_blocks * config.block_size
         self.verified: dict[int, int] = {}
+        self.emitted_tokens = 0
+        self.emissions = 0
         self.apart: dict[int, SpeculativeRequest] = {}  # of `running`, those that no group takes care of
         self._plan: list[Row] = []  # of the pass in flight, without those of a group
         self._unprocessed: list[Row] = []  # of the pass before it, asynchronous
@@ -164,12 +170,16 @@ class SpeculativePasses(VllmScheduler):
 
     def _wanted(self, request: SpeculativeRequest, cap: int, budget: int) -> int:
         """Tokens that a running request gets from the budget."""
-        tokens = request.known_tokens + request.drafts + request.pending - request.computed
+        computed = request.computed
+        tokens = request.known_tokens + request.drafts + request.pending - computed
         if 0 < cap < tokens:
             tokens = cap
-        tokens = min(tokens, budget, self.max_model_len - request.computed - 1)
-        if self.waives_lookahead:
-            tokens = min(tokens, max(self.pool.num_blocks * self.block_size - request.computed, 1))
+        if tokens > budget:
+            tokens = budget
+        if tokens > self.max_model_len - computed - 1:
+            tokens = self.max_model_len - computed - 1
+        if self.waives_lookahead and tokens > self._pool_tokens - computed:
+            tokens = max(self._pool_tokens - computed, min(tokens, 1))
         return tokens
 
     def _ends_in_flight(self, request: SpeculativeRequest) -> bool:
@@ -181,25 +191,32 @@ class SpeculativePasses(VllmScheduler):
     def _need(self, request: SpeculativeRequest, computed: int, hits: int, ahead: int) -> int:
         """Blocks that a request lacks for so many computed tokens and `ahead` more, beside `hits` that it will hold."""
         end = computed + ahead
-        if self.waives_lookahead:
-            end = max(min(end, self.pool.num_blocks * self.block_size), computed)
-        end = min(end, self.max_model_len)
-        return max(-(-end // self.block_size) - request.table.owned - hits, 0)
+        if self.waives_lookahead and end > self._pool_tokens:
+            end = max(self._pool_tokens, computed)
+        if end > self.max_model_len:
+            end = self.max_model_len
+        need = -(-end // self.block_size) - request.table.owned - hits
+        return need if need > 0 else 0
 
     def _take(self, request: SpeculativeRequest, need: int, computed: int) -> None:
         if need:
             self.pool.take(need)
             request.table.owned += need
-        self._hash(request, min(computed, request.known_tokens))
+        self._hash(request, computed)
 
     def _hash(self, request: SpeculativeRequest, computed: int) -> None:
         """Hash the blocks that so many computed tokens fill, as far as what they are known by is known."""
-        full = min(computed, request.known_tokens - self.hash_ahead) // self.block_size
-        full = min(full, request.table.owned)
-        if self.caching and full > request.table.hashed:
-            if request.table.content.sources:
-                self._hash_sources(request.table.content)
-            self.pool.store(request.table, full)
+        if not self.caching:
+            return
+        known = request.known_tokens - self.hash_ahead
+        full = (computed if computed < known else known) // self.block_size
+        table = request.table
+        if full > table.owned:
+            full = table.owned
+        if full > table.hashed:
+            if table.content.sources:
+                self._hash_sources(table.content)
+            self.pool.store(table, full)
 
     def _hash_sources(self, content: Content) -> None:
         """Hash what is still to be hashed of the outputs that this content quotes: here, nothing."""
@@ -212,7 +229,7 @@ class SpeculativePasses(VllmScheduler):
         request.in_flight += row.tokens
         request.is_prefill = end < request.known_tokens + request.pending
         row.samples = end >= request.known_tokens and request.max_output_tokens > 0
-        if row.drafts:
+        if row.drafts and self.observer is not None:
             self.verified[request.number] = row.drafts
         if self.is_async and not request.is_prefill:
             request.pending += 1 + row.drafts
@@ -366,13 +383,16 @@ class SpeculativePasses(VllmScheduler):
         request.note_tokens(number, number, end_ms)
         if not end_ms > request.cancelled_ms:
             request.burst_extra.append(row.emitted - 1)
+            self.emitted_tokens += row.emitted
+            self.emissions += 1
         if self.first_tokens is not None and request.output_tokens == row.emitted and not row.is_last:
             self.first_tokens.append(request)
 
     def _process_output(self) -> None:
         self._released = bool(self.ending)
-        self._process(self._unprocessed)
-        self._unprocessed = []
+        if self._unprocessed:
+            self._process(self._unprocessed)
+            self._unprocessed = []
 
     def _process(self, rows: list[Row]) -> None:
         """The output of a pass, in the order of its batch: drafts that were rejected are not computed after all."""

@@ -41,6 +41,7 @@ class VerificationGroup:
         "_lookahead",
         "_origin",
         "_reach",
+        "_width",
         "block_size",
         "finish_step",
         "last_admission",
@@ -56,6 +57,7 @@ class VerificationGroup:
         before the output of the last one is known, whose drafts then count as accepted."""
         self.block_size = block_size
         self.num_drafts = num_drafts
+        self._width = 1 + num_drafts
         self._lookahead = lookahead_tokens
         self._lag = lag
         self.step = 0
@@ -85,19 +87,21 @@ class VerificationGroup:
             start: position from which the next pass computes it.
             limit: position that no pass may reach beyond.
         """
-        width = 1 + self.num_drafts
+        width = self._width
         if start + width > limit:
             return False
         first = request.verifications
         lengths = request.lengths
         begin = lengths.item(first)
         finish = int(lengths.searchsorted(begin + request.max_output_tokens - request.output_tokens))
-        passes = finish - first
         step = self.step
         lag = self._lag
-        base = self._base_of(request) - begin
-        last = lengths.item(finish - 1 - lag) if passes > lag else begin  # before the last pass, as far as it is known
-        if last + base > limit:
+        base = request.prompt_tokens + request.output_tokens - 1 + width - begin
+        if lag:
+            base += width
+        request.group_base = base
+        passes = finish - first
+        if passes > lag and lengths.item(finish - 1 - lag) + base > limit:
             beyond = int(lengths[first : finish - lag].searchsorted(limit - base, side="right")) + lag
             heappush(self._limits, (step + beyond, request.admission))
             if step + beyond < self.limit_step:
@@ -105,25 +109,30 @@ class VerificationGroup:
         request.decoding = True
         request.group_start = start
         request.base = step
-        request.finish = step + passes
+        request.finish = finish = step + passes
         self.size += 1
         self._base += base
         self.owned_blocks += request.table.owned
         self._add(request, step, 1)
-        heappush(self._finish, (request.finish, request.admission, request))
-        if request.finish < self.finish_step:
-            self.finish_step = request.finish
+        heappush(self._finish, (finish, request.admission, request))
+        if finish < self.finish_step:
+            self.finish_step = finish
         if request.admission > self.last_admission:
             self.last_admission = request.admission
         return True
 
-    def leave(self, request: SpeculativeRequest) -> None:
-        """Take a member out that has not finished, or has just been popped. It is not brought up to date."""
+    def leave(self, request: SpeculativeRequest) -> int:
+        """Take a member out that has not finished, or has just been popped; returns the blocks that it owns.
+
+        It is not brought up to date.
+        """
+        owned = self.owned(request)
         self.size -= 1
-        self._base -= self._base_of(request) - request.lengths.item(request.verifications)
-        self.owned_blocks -= self.owned(request)
+        self._base -= request.group_base
+        self.owned_blocks -= owned
         if self.step < request.finish:
             self._add(request, self.step, -1)
+        return owned
 
     def forget(self, request: SpeculativeRequest) -> None:
         """Drop the entries of a member that left before its end. O(members)."""
@@ -159,18 +168,14 @@ class VerificationGroup:
         """Position from which its pass number `number` in here computes a member."""
         if number == 0:
             return request.group_start
-        lengths = request.lengths
-        first = request.verifications
-        base = self._base_of(request) - 1 - self.num_drafts
-        return base + lengths.item(first + number - self._lag) - lengths.item(first)
+        return request.group_base - self._width + request.lengths.item(request.verifications + number - self._lag)
 
     def owned(self, request: SpeculativeRequest) -> int:
         """Blocks that a member owns now."""
         done = self.step - request.base
         if not done:
             return request.table.owned
-        end = self.start(request, done - 1) + 1 + self.num_drafts + self._lookahead
-        return -(-end // self.block_size)
+        return -(-(self.start(request, done - 1) + self._width + self._lookahead) // self.block_size)
 
     # --- all of them
 
@@ -197,11 +202,6 @@ class VerificationGroup:
             return limit
         return int(self._blocks[place : place + limit].searchsorted(owned, side="right"))
 
-    def _base_of(self, request: SpeculativeRequest) -> int:
-        """Position that a pass reaches before which a member has got no token in here."""
-        width = 1 + self.num_drafts
-        return request.prompt_tokens + request.output_tokens - 1 + width + (width if self._lag else 0)
-
     def _add(self, request: SpeculativeRequest, step: int, sign: int) -> None:
         """Enter the passes of a member from `step` on, or take them out again."""
         finish = request.finish
@@ -209,28 +209,32 @@ class VerificationGroup:
             self._make_room(finish)
         if finish > self._reach:
             self._reach = finish
-        lengths = request.lengths
         first = request.verifications
-        base = self._base_of(request) - lengths.item(first)
+        base = request.group_base
         bs = self.block_size
+        lag = self._lag
+        contexts = self._contexts
+        owned = self._blocks
         place = step - self._origin
         number = step - request.base
-        if self._lag and number == 0:  # where it starts does not follow from its verifications
-            end = request.group_start + 1 + self.num_drafts
-            self._contexts[place] += sign * (end - base)
-            self._blocks[place] += sign * -(-(end + self._lookahead) // bs)
+        if lag and number == 0:  # where it starts does not follow from its verifications
+            end = request.group_start + self._width
+            contexts[place] += sign * (end - base)
+            owned[place] += sign * -(-(end + self._lookahead) // bs)
             place += 1
-            number += 1
-        gains = lengths[first + number - self._lag : first + finish - request.base - self._lag]
+            number = 1
+        gains = request.lengths[first + number - lag : first + finish - request.base - lag]
         stop = place + len(gains)
         blocks = gains + (base + self._lookahead + bs - 1)
         blocks //= bs
+        in_contexts = contexts[place:stop]
+        in_owned = owned[place:stop]
         if sign > 0:
-            self._contexts[place:stop] += gains
-            self._blocks[place:stop] += blocks
+            in_contexts += gains
+            in_owned += blocks
         else:
-            self._contexts[place:stop] -= gains
-            self._blocks[place:stop] -= blocks
+            in_contexts -= gains
+            in_owned -= blocks
 
     def _make_room(self, finish: int) -> None:
         """Move what is still to come to the front of arrays that reach up to `finish`."""

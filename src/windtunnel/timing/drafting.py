@@ -12,7 +12,7 @@ from windtunnel.timing.verification import (
     IntArray,
     VerifyingShape,
     price_verifications_ms,
-    price_verifying_pass_ms,
+    verifying_price,
 )
 
 
@@ -23,10 +23,11 @@ class DraftingTiming:
         self.model = model
         self.drafting_ms = speculation.draft_ms * speculation.most_accepted
         self.needs_physical_context = model.needs_physical_context
+        self._price_verifying_ms = verifying_price(model)
 
     def price_pass_ms(self, shape: PassShape) -> float:
         if isinstance(shape, VerifyingShape):
-            price_ms = price_verifying_pass_ms(self.model, shape)
+            price_ms = self._price_verifying_ms(shape)
         else:
             price_ms = self.model.price_pass_ms(shape)
         return price_ms + self.drafting_ms if shape.num_sampled else price_ms
@@ -40,4 +41,4 @@ class DraftingTiming:
         self, num_decodes: int, draft_tokens: int, contexts: IntArray, physical_contexts: IntArray | None
     ) -> FloatArray:
         prices = price_verifications_ms(self.model, num_decodes, draft_tokens, contexts, physical_contexts)
-        return prices + self.drafting_ms
+        return prices + self.drafting_ms if self.drafting_ms else prices

@@ -12,7 +12,7 @@ import numpy as np
 
 from windtunnel.timing.base import FloatArray, PassShape
 from windtunnel.timing.measured_range import MeasuredRange
-from windtunnel.timing.verification import IntArray
+from windtunnel.timing.verification import IntArray, VerifyingShape
 
 TABLE_TOKENS = 1 << 17  # contexts up to here are looked up: a run of few requests is then one slice
 
@@ -76,15 +76,27 @@ class PolynomialTiming:
         if end > TABLE_TOKENS:
             return self._price_decodes_ms(np.arange(context_tokens, end, num_decodes, dtype=np.float64))
         if end > len(self._decode_ms):
-            size = min(max(2 * end, 4096), TABLE_TOKENS)
-            self._decode_ms = self._price_decodes_ms(np.arange(size, dtype=np.float64))
+            self._tabulate(end)
         return self._decode_ms[context_tokens:end:num_decodes].copy()
+
+    def price_verifying_pass_ms(self, shape: VerifyingShape) -> float:
+        """By its contexts alone: drafts are free."""
+        return self.price_pass_ms(shape)
 
     def price_verifications_ms(
         self, num_decodes: int, draft_tokens: int, contexts: IntArray, physical_contexts: IntArray | None
     ) -> FloatArray:
-        """By their contexts alone, as decodes; single passes too (timing/verification.py)."""
+        end = contexts.item(-1) + 1
+        if end <= TABLE_TOKENS:
+            if end > len(self._decode_ms):
+                self._tabulate(end)
+            return self._decode_ms.take(contexts)
         return self._price_decodes_ms(contexts.astype(np.float64))
+
+    def _tabulate(self, end: int) -> None:
+        """Have the decode part of contexts below `end` at hand."""
+        size = min(max(2 * end, 4096), TABLE_TOKENS)
+        self._decode_ms = self._price_decodes_ms(np.arange(size, dtype=np.float64))
 
     def _price_decodes_ms(self, context: FloatArray) -> FloatArray:
         """The decode part for each of these ascending sums of contexts, with the operations of price_pass_ms."""

@@ -145,6 +145,10 @@ class RooflineTiming:
         fixed_ms, factor = self._drafts_ms(decodes, drafts, sum(shape.chunk_tokens), shape.num_sampled)
         context = float(shape.decode_context_tokens)
         ms += context * (self._slope_ms * (factor - 1.0)) + fixed_ms
+        if shape.group_tokens and self._experts_ms and shape.chunk_tokens:  # they are among those of the group already
+            dp = self.deployment.dp
+            tokens = decodes + sum(shape.chunk_tokens)
+            ms -= self._experts_in_group_ms((tokens + drafts) * dp) - self._experts_in_group_ms(tokens * dp)
         for window, window_ms in self._windows:
             ms += min(context, float(window * decodes + drafts)) * (window_ms * factor)
             ms -= min(context, float(window * decodes)) * window_ms

@@ -52,17 +52,23 @@ class VerifyingShape(PassShape):
         shape.prompt_reached_tokens = self.prompt_reached_tokens
         shape.prompt_started_tokens = self.prompt_started_tokens
         shape.physical_context_tokens = self.physical_context_tokens
+        shape.group_tokens = self.group_tokens
         shape.num_sampled = self.num_sampled + self.draft_tokens
         shape.sampled_context_tokens = self.sampled_context_tokens
         return shape
 
 
-def price_verifying_pass_ms(model: TimingModel, shape: VerifyingShape) -> float:
-    """Duration in ms of a pass, by the model's `price_verifying_pass_ms(shape)` if it has one."""
+def verifying_price(model: TimingModel) -> Callable[[VerifyingShape], float]:
+    """What says how long a pass takes, in ms: the model's `price_verifying_pass_ms(shape)` if it has one."""
     own: Callable[[VerifyingShape], float] | None = getattr(model, "price_verifying_pass_ms", None)
     if own is not None:
-        return own(shape)
-    return model.price_pass_ms(shape.as_decodes() if shape.draft_tokens else shape)
+        return own
+    return lambda shape: model.price_pass_ms(shape.as_decodes() if shape.draft_tokens else shape)
+
+
+def price_verifying_pass_ms(model: TimingModel, shape: VerifyingShape) -> float:
+    """Duration in ms of a pass, by what `verifying_price` finds."""
+    return verifying_price(model)(shape)
 
 
 def price_verifications_ms(

@@ -16,6 +16,8 @@ class WorkerSnapshot:
         num_requests: requests sent to it that have not ended.
         num_waiting, num_running: those in its queue and in its batch.
         free_blocks, num_blocks: KV blocks that nobody holds, and all there are.
+        accept_length: tokens emitted per request and pass that emitted any, so far; 1 without speculation, NaN on
+            SGLang with it.
     """
 
     number: int
@@ -24,6 +26,7 @@ class WorkerSnapshot:
     num_running: int
     free_blocks: int
     num_blocks: int
+    accept_length: float = 1.0
 
 
 @dataclass(frozen=True)

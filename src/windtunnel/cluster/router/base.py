@@ -52,6 +52,8 @@ class WorkerView(Protocol):
         num_requests: requests sent to it that have not ended.
         num_waiting, num_running: those in its queue and in its batch.
         free_blocks, num_blocks: KV blocks not held by running requests, and all there are.
+        accept_length: tokens emitted per request and pass that emitted any, so far; above 1 with speculation only,
+            where reading it costs as much as there are requests in the batch. NaN on SGLang that speculates.
     """
 
     @property
@@ -66,6 +68,8 @@ class WorkerView(Protocol):
     def free_blocks(self) -> int: ...
     @property
     def num_blocks(self) -> int: ...
+    @property
+    def accept_length(self) -> float: ...
 
 
 class Router(Protocol):
