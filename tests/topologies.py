@@ -13,6 +13,8 @@ from strategies import MAX_POLLS, Dice, Scenario, columns_of, fields_of, scenari
 from windtunnel import Result, simulate
 from windtunnel.assembly import deployment, surroundings
 from windtunnel.cluster.autoscaler import ClusterSnapshot, ScalingDecision
+from windtunnel.cluster.router.cache_view import CACHED, LANES
+from windtunnel.cluster.router.kv import KvRouter
 from windtunnel.cluster.simulation import Simulation
 from windtunnel.config.faults import INFINITE, PlannedFault
 from windtunnel.engine.sglang import SglangScheduler
@@ -130,6 +132,36 @@ def check(scenario: Scenario, outcome: Run) -> None:
         for worker in outcome.simulation.workers:
             assert worker.num_requests == 0
             check_empty(worker.engine.scheduler)
+        check_routers(outcome)
+
+
+def check_routers(outcome: Run) -> None:
+    """A KV router holds no request any more, and has heard of all that its workers have cached, if events arrive."""
+    lossy = {fault.what for fault in outcome.record.faults} & {"events-lost", "events-late"}
+    for pool in outcome.simulation.pools:
+        router = pool.router
+        if not isinstance(router, KvRouter):
+            continue
+        view = router.view
+        assert not router._placed
+        assert not view.active_blocks.any()
+        if lossy or not view.reads_events or view.dates_events:
+            continue
+        assert (view.index.refused, view.index.unknown) == (0, 0)
+        for worker in pool.workers:
+            scheduler = worker.engine.scheduler
+            is_known = worker.is_routable and not scheduler.pool.events  # what came last may not be told any more
+            if is_known and isinstance(scheduler, VllmScheduler) and scheduler.caching:
+                held = view.index.blocks[LANES * worker.number + CACHED] if len(view.index.blocks) else 0
+                assert held == cached_blocks(scheduler)
+
+
+def cached_blocks(scheduler: VllmScheduler) -> int:
+    """Distinct blocks in the cache of an engine."""
+    nodes = list(scheduler.pool.tree.root.children.values())
+    for node in nodes:
+        nodes += node.children.values()
+    return sum(node.size for node in nodes)
 
 
 def check_empty(scheduler: object) -> None:
