@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sglang_strategies import sglang_deployments
-from strategies import Scenario, fuzz, scenarios
+from strategies import FlatTiming, Scenario, Send, fuzz, scenarios
 from topologies import check, run, split_scenarios
 from windtunnel.record.columns import Status
 
@@ -40,3 +40,15 @@ def test_every_run_ends(scenario: Scenario) -> None:
 def test_every_run_with_drafts_ends(scenario: Scenario, method: str, is_async: bool) -> None:
     speculation = {**DRAFTS, "method": method}
     ends(replace(scenario, engine={**scenario.engine, "speculation": speculation, "async_scheduling": is_async}))
+
+
+@given(st.integers(0, 3))
+@fuzz(4)
+def test_the_last_tokens_below_the_models_length_are_computed_when_drafts_in_flight_are_rejected(seed: int) -> None:
+    """Asynchronous, drafts in flight fill the length, so that nothing is scheduled until they are known to be wrong."""
+    engine = {"block_size": 1, "num_gpu_blocks": 40, "max_model_len": 6, "async_scheduling": True}
+    sends = (Send(((100, 0, 1),), 6, None, 0.0),)
+    for fast_forward in (True, False):
+        fields = {**engine, "speculation": {**DRAFTS, "method": "mtp"}}
+        scenario = Scenario(sends, fields, timing=FlatTiming(1.0), seed=seed)
+        assert run(scenario, fast_forward=fast_forward).error == ""

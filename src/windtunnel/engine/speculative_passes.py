@@ -389,7 +389,7 @@ class SpeculativePasses(VllmScheduler):
             self.first_tokens.append(request)
 
     def _process_output(self) -> None:
-        self._released = bool(self.ending)
+        self._released = bool(self._unprocessed)
         if self._unprocessed:
             self._process(self._unprocessed)
             self._unprocessed = []
