@@ -152,12 +152,28 @@ class SpeculativeScheduler(SpeculativePasses):
 
     def _walk(self, passes: int, observer: PassObserver) -> None:
         """Passes of a run one by one, for an observer."""
+        self.verified = self._members_drafts()
         for done in range(passes):
             batch = self._members_batch()
             self.pool.take(self.verifying.advance(1))
+            self._observe_refusal(observer)
             observer.on_scheduled(batch)
             if done + 1 < passes:
                 observer.on_concluded()
+
+    def _observe_refusal(self, observer: PassObserver) -> None:
+        budget = self.max_num_batched_tokens - self.verifying.size * self._width
+        if not self.waiting or budget <= 0 or len(self.running) >= self.max_num_seqs:
+            return
+        head = self.waiting[0]
+        assert isinstance(head, SpeculativeRequest)
+        cap = self._chunk_cap() if self.threshold_tokens else 0
+        match, tokens, drafts = self._asked_by(head, cap, with_prompts=False, with_others=True)
+        if (drafts and 1 + drafts > budget) or not (self.chunked or tokens <= budget):
+            return
+        hit_tokens = match.blocks * self.block_size
+        if self._need_at_admission(head, match, head.computed + hit_tokens + min(tokens, budget)) < 0:
+            observer.on_refusal(head, hit_tokens, self.pool.free_blocks)
 
     # --- one pass
 
@@ -210,7 +226,7 @@ class SpeculativeScheduler(SpeculativePasses):
         if need > self.pool.free_blocks:
             return False
         if self.observer is not None:
-            self.verified = {r.number: self.num_drafts for r in self.running.values() if r.decoding}
+            self.verified = self._members_drafts()
         if size:
             self._reached_tokens = group.context_tokens()
             shape.add_verifications(size, self._reached_tokens, size * self.num_drafts)
@@ -238,6 +254,10 @@ class SpeculativeScheduler(SpeculativePasses):
         if len(apart) > 1:
             apart.sort(key=_by_admission)
         return apart
+
+    def _members_drafts(self) -> dict[int, int]:
+        """Drafts of each member in a pass, by request number."""
+        return {request.number: self.num_drafts for request in self.running.values() if request.decoding}
 
     def _members_batch(self) -> list[BatchRow]:
         """What the next pass computes of the members."""

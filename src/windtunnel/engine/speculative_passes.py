@@ -273,19 +273,10 @@ class SpeculativePasses(VllmScheduler):
             if request.stale:  # what it had in flight when it was preempted comes first
                 self._passed_over.append(waiting.popleft())
                 continue
-            match = self._hits(request)
+            match, tokens, drafts = self._asked_by(request, cap, with_prompts, bool(rows or group_size))
             hit_tokens = match.blocks * bs
-            tokens = request.known_tokens - hit_tokens - request.computed
-            pads = self.behaviour.pads_admission and tokens == 1 and not with_prompts
-            pads = pads and bool(rows or hit_tokens or group_size)
-            if self.waives_lookahead and 1 + self.num_drafts > self.max_num_batched_tokens:
-                pads = False
-            drafts = self.num_drafts if pads and hit_tokens + self.num_drafts + 2 <= self.max_model_len else 0
             if drafts and 1 + drafts > budget:
                 break
-            tokens += drafts
-            if 0 < cap < tokens:
-                tokens = cap
             if not self.chunked and tokens > budget:
                 if self.behaviour.stops_over_budget:
                     break
@@ -312,6 +303,21 @@ class SpeculativePasses(VllmScheduler):
                 self.observer.on_admission(request, hit_tokens)
             rows.append(Row(request, tokens, drafts, is_admission=True))
             budget -= tokens
+
+    def _asked_by(
+        self, request: SpeculativeRequest, cap: int, with_prompts: bool, with_others: bool
+    ) -> tuple[Match, int, int]:
+        """What a request of the queue hits, the tokens it asks for if admitted now, and how many of them are drafts."""
+        match = self._hits(request)
+        hit_tokens = match.blocks * self.block_size
+        tokens = request.known_tokens - hit_tokens - request.computed
+        pads = self.behaviour.pads_admission and tokens == 1 and not with_prompts
+        pads = pads and (with_others or hit_tokens > 0)
+        if self.waives_lookahead and 1 + self.num_drafts > self.max_num_batched_tokens:
+            pads = False
+        drafts = self.num_drafts if pads and hit_tokens + self.num_drafts + 2 <= self.max_model_len else 0
+        tokens += drafts
+        return match, cap if 0 < cap < tokens else tokens, drafts
 
     def _hits(self, request: SpeculativeRequest) -> Match:
         if request.computed:  # only if the release does not restore victims
