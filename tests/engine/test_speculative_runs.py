@@ -53,7 +53,7 @@ def speculating(draw: st.DrawFn) -> Scenario:
     if behaviour != "0.33":  # what these releases do not have
         settings |= {"watermark": 0.0, "long_prefill_token_threshold_adaptive": False}
     if behaviour == "0.11":
-        settings |= {"scheduler_reserve_full_isl": True}
+        settings |= {"scheduler_reserve_full_isl": True, "async_scheduling": False}
     return replace(scenario, engine={**scenario.engine, **settings})
 
 
