@@ -192,6 +192,24 @@ def test_a_run_ends_before_blocks_lack_and_its_requests_are_preempted(is_async: 
     assert differences(outcome, run(scenario, fast_forward=False)) == []
 
 
+@pytest.mark.parametrize("fast_forward", [False, True])
+def test_drafts_that_would_reach_the_models_length_and_are_rejected_leave_room_for_the_last_token(
+    fast_forward: bool,
+) -> None:
+    speculation = {"method": "ngram", "num_speculative_tokens": 1, "acceptance_rates": [0.7]}
+    fields = {
+        "block_size": 4,
+        "num_gpu_blocks": 10,
+        "max_model_len": 39,
+        "long_prefill_token_threshold": 1,
+        "async_scheduling": True,
+        "speculation": speculation,
+    }
+    scenario = Scenario((Send(((1, 0, 7),), 32), Send(((2, 0, 7),), 32)), fields, timing=FlatTiming(1.0), seed=4)
+    outcome = run(scenario, fast_forward=fast_forward)
+    assert (outcome.error, outcome.record.requests.output_tokens.tolist()) == ("", [32, 32])
+
+
 def test_bursts_are_read_off_pass_ends_across_a_preemption() -> None:
     speculation = {"method": "ngram", "num_speculative_tokens": 2, "accepted_tokens": [2, 0, 1]}
     sends = tuple(Send(((number, 0, 12),), 40) for number in range(3))

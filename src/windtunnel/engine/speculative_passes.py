@@ -395,6 +395,7 @@ class SpeculativePasses(VllmScheduler):
             self.first_tokens.append(request)
 
     def _process_output(self) -> None:
+        # rejected drafts give room too, below the model's length
         self._released = bool(self._unprocessed)
         if self._unprocessed:
             self._process(self._unprocessed)
