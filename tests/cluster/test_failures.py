@@ -114,6 +114,21 @@ def test_a_worker_comes_back_with_an_empty_cache() -> None:
     assert outcome.record.worker_ms == 20.0  # it is paid for meanwhile
 
 
+def test_ranks_that_come_back_have_their_passes_together_as_before() -> None:
+    ahead = Send(((9, 0, 60),), 40, time_ms=30.0)  # when there are no faults any more, and to one rank alone
+    failures = {"faults": "unused", "on_crash": "retry"}
+    scenario = Scenario(
+        (*SENDS, ahead),
+        ENGINE,
+        workers=1,
+        timing=FlatTiming(1.0),
+        topology={"cluster": {"failures": failures, "dp_size": 2}},
+    )
+    outcome = run(scenario, faults=[crash(5.5, for_ms=4.5)])
+    check(scenario, outcome)
+    assert list(outcome.record.requests.terminal_ms) == [20.0] * 4 + [70.0]
+
+
 class LastIsUrgent(Scenario):
     def workload(self) -> Workload:
         workload = super().workload()

@@ -230,7 +230,7 @@ class Failures:
     def _rebuild(self, life: Life, pool: Pool) -> None:
         """Empty engines in the place of those that are gone; they go on writing to the same columns."""
         for worker in life.ranks:
-            worker.engine = pool.build(worker.engine.passes)
+            worker.engine = pool.make_engine(worker.engine.passes)
             worker.unit = worker.engine
             self._timing.pop(worker.index, None)
             self._reprice(worker)

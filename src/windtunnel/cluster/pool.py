@@ -125,7 +125,7 @@ class Pool:
         self.tokens_per_block = 1
         self.shares_outputs = False
         self.ranks_per_worker = ranks_per_worker
-        self.build = build
+        self._build = build
         self._fleet = fleet
 
     def provisioned_ms(self, end_ms: float) -> float:
@@ -133,6 +133,15 @@ class Pool:
         always = [life for life in self.lives if life.start_ms == 0.0 and life.end_ms >= end_ms]
         others = [life for life in self.lives if life.start_ms < end_ms and life not in always]
         return end_ms * len(always) + sum(min(life.end_ms, end_ms) - life.start_ms for life in others)
+
+    def make_engine(self, passes: PassColumns) -> Engine:
+        """An empty engine for a worker that starts, or is back after a crash, writing to these pass columns."""
+        engine = self._build(passes)
+        if self.is_special:
+            engine.runs_on = False
+        if self.shares_outputs:
+            engine.scheduler.share_outputs()
+        return engine
 
     def start(self, now_ms: float = 0.0, is_ready: bool = True) -> Life:
         """Make one more worker, which the router may choose if it is ready."""
@@ -142,12 +151,8 @@ class Pool:
             passes = PassColumns()
             index = len(fleet.workers)
             order = (self.turn << 32) + index
-            worker = Worker(len(self.workers), index, order, self.build(passes), fleet.clock)
+            worker = Worker(len(self.workers), index, order, self.make_engine(passes), fleet.clock)
             worker.is_special = self.is_special
-            if self.is_special:
-                worker.engine.runs_on = False
-            if self.shares_outputs:
-                worker.engine.scheduler.share_outputs()
             worker.is_routable = is_ready
             if not self.workers:
                 self.front = worker.engine.scheduler
