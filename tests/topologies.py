@@ -152,7 +152,8 @@ def check_routers(outcome: Run) -> None:
             scheduler = worker.engine.scheduler
             is_known = worker.is_routable and not scheduler.pool.events  # what came last may not be told any more
             if is_known and isinstance(scheduler, VllmScheduler) and scheduler.caching:
-                held = view.index.blocks[LANES * worker.number + CACHED] if len(view.index.blocks) else 0
+                lane = LANES * worker.number + CACHED
+                held = view.index.blocks[lane] if lane < len(view.index.blocks) else 0  # nobody was sent there
                 assert held == cached_blocks(scheduler)
 
 
