@@ -7,7 +7,7 @@ it writes is a configuration that `windtunnel run --config` reads.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
@@ -15,8 +15,6 @@ from rich.console import Console
 from rich.table import Table
 
 from windtunnel.assembly import build_kernels
-from windtunnel.calibration import Fit, calibrate, read_observations
-from windtunnel.calibration.closed_loop import play_benchmark
 from windtunnel.cli.flags import FLAG_OF_FIELD, assignments
 from windtunnel.cli.messages import print_line
 from windtunnel.cli.output_files import STDOUT, problem_with_output, write_output
@@ -24,6 +22,9 @@ from windtunnel.config.file import read_config_file
 from windtunnel.config.load import dump_section, load_config
 from windtunnel.config.schema import Config
 from windtunnel.errors import InputError
+
+if TYPE_CHECKING:
+    from windtunnel.calibration import Fit
 
 # Fields of `timing` that a fit sets, by the name of its parameter.
 FIELDS = ("pass_overhead_ms", "request_overhead_ms", "decode_scale", "prefill_scale")
@@ -58,6 +59,9 @@ def calibrate_command(
     Measurements are logs of passes (CSV or JSON lines), results of vllm bench serve, AIPerf or GuideLLM at several
     concurrencies, or a sweep of Dynamo's planner.
     """
+    from windtunnel.calibration import calibrate, read_observations  # here, so that other commands need not load it
+    from windtunnel.calibration.closed_loop import play_benchmark
+
     flags = {"--model": model, "--gpu": gpu, "--tp": tp, "--dtype": dtype, "--timing": timing, "--engine": engine}
     given = assignments([], flags, {}, [], fields or [])
     file = read_config_file(config) if config is not None else None

@@ -7,20 +7,22 @@ from __future__ import annotations
 
 import re
 from math import isfinite
-from typing import Annotated, Any, BinaryIO, get_args
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, get_args
 
 import typer
 
 from windtunnel.cli.messages import print_line
 from windtunnel.cli.output_files import problem_with_output, write_output
 from windtunnel.cli.trace_flags import named_by_flags
-from windtunnel.conversion import Loss, TraceWriter, WriteOptions, rescale, slice_workload, write_trace, writer_called
 from windtunnel.errors import InputError, closest
 from windtunnel.inspection.unread import unread_names
 from windtunnel.workload.traces import load_trace
 from windtunnel.workload.traces.reading import OnBadRow, OnHashMismatch, TimeUnit
 from windtunnel.workload.traces.registry import FORMATS, format_called, recognise
 from windtunnel.workload.traces.rows import require_file
+
+if TYPE_CHECKING:
+    from windtunnel.conversion import Loss, TraceWriter
 
 _DURATION = re.compile(r"(\d+\.?\d*|\.\d+)\s*(ms|s|min|h|d)", re.ASCII)
 _MS_PER_UNIT = {"ms": 1.0, "s": 1e3, "min": 6e4, "h": 3.6e6, "d": 8.64e7}
@@ -83,6 +85,14 @@ def convert(
     """
     _check_choice("--on-bad-row", on_bad_row, get_args(OnBadRow))
     _check_choice("--on-hash-mismatch", on_hash_mismatch, get_args(OnHashMismatch))
+    from windtunnel.conversion import (  # here, so that other commands need not load it
+        WriteOptions,
+        rescale,
+        slice_workload,
+        write_trace,
+        writer_called,
+    )
+
     if time_unit is not None:
         _check_choice("--time-unit", time_unit, get_args(TimeUnit))
     if speedup is not None and rate is not None:

@@ -18,16 +18,6 @@ from windtunnel.cli.messages import print_line
 from windtunnel.cli.output_files import print_result
 from windtunnel.errors import InputError, closest
 from windtunnel.timing.aic_library import library_version
-from windtunnel.validation.errors import REALITY
-from windtunnel.validation.report import Section, print_sections
-from windtunnel.validation.sections import (
-    apex_section,
-    points_section,
-    runs_section,
-    shared_prefix_section,
-    silicon_section,
-    sweep_section,
-)
 
 PARTS = ("sweep", "shared-prefix", "runs", "apex", "points", "silicon")
 SHIPPED = ("sweep", "shared-prefix", "runs")  # what needs no directory of measurements
@@ -57,6 +47,10 @@ def validate(
     quiet: Annotated[bool, typer.Option("--quiet", metavar="", help="Do not say what is being replayed.")] = False,
 ) -> int:
     """Replay real measurements and print the errors: TPOT, ITL, TTFT and throughput, by model, GPU and engine."""
+    from windtunnel.validation import sections as replays  # here, so that other commands need not load it
+    from windtunnel.validation.errors import REALITY
+    from windtunnel.validation.report import Section, print_sections
+
     parts = _known(only, PARTS, "--only") or list(PARTS if data is not None else SHIPPED)
     installed = library_version() is not None
     kinds = _known(timing, KINDS, "--timing") or [kind for kind in KINDS if kind == "roofline" or installed]
@@ -76,17 +70,17 @@ def validate(
     sections: list[Section] = []
     for part in parts:
         if part == "sweep":
-            sections.append(sweep_section(kinds))
+            sections.append(replays.sweep_section(kinds))
         elif part == "shared-prefix":
-            sections.append(shared_prefix_section(kinds))
+            sections.append(replays.shared_prefix_section(kinds))
         elif part == "runs":
-            sections.append(runs_section(directory))
+            sections.append(replays.runs_section(directory))
         elif directory is not None and part == "apex":
-            sections.append(apex_section(directory, tell))
+            sections.append(replays.apex_section(directory, tell))
         elif directory is not None and part == "points" and (installed or only):
-            sections.append(points_section(directory, tell))
+            sections.append(replays.points_section(directory, tell))
         elif directory is not None and part == "silicon":
-            sections += [silicon_section(directory, kind, sample or None, seed, tell) for kind in kinds]
+            sections += [replays.silicon_section(directory, kind, sample or None, seed, tell) for kind in kinds]
     if as_json:
         document = {"sections": [section.as_dict() for section in sections], "reality": REALITY}
         print_result(json.dumps(document, indent=2, allow_nan=False) + "\n")
