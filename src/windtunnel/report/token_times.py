@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windtunnel.record.columns import Record
-from windtunnel.report.distribution import FloatArray, IntArray
+from windtunnel.report.distribution import SUMMED_AT_ONCE, FloatArray, IntArray
 from windtunnel.report.row_blocks import Rows, ints
 
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
@@ -175,14 +175,26 @@ class Gaps:
 
     def all_ms(self) -> tuple[FloatArray, IntArray]:
         """As `TokenTimes.gaps_ms` gives them."""
-        counts = np.cumsum(self._steps, dtype=np.int32)[1:-1]
-        used = counts != 0  # the first pass of an engine ends no gap
-        gaps = [np.diff(self._end_ms)[used] if len(self._end_ms) else np.empty(0), *self._broken_ms]
-        counts_of = [counts[used], *(np.ones(len(part), dtype=np.int32) for part in self._broken_ms)]
+        running = np.cumsum(self._steps, dtype=np.int32)[1:-1]
+        used = running != 0  # the first pass of an engine ends no gap
+        others = sum(map(len, self._broken_ms)) + (self._at_once > 0)
+        between = int(np.count_nonzero(used))
+        gaps = np.empty(between + others)
+        counts: IntArray = np.ones(between + others, dtype=np.int64 if self._at_once else np.int32)
+        at = 0
+        for start in range(0, len(used), SUMMED_AT_ONCE):  # all at once is a column of passes more
+            stretch = used[start : start + SUMMED_AT_ONCE]
+            end = at + int(np.count_nonzero(stretch))
+            gaps[at:end] = np.diff(self._end_ms[start : start + len(stretch) + 1])[stretch]
+            counts[at:end] = running[start : start + len(stretch)][stretch]
+            at = end
+        for part in self._broken_ms:
+            gaps[at : at + len(part)] = part
+            at += len(part)
         if self._at_once:
-            gaps.append(np.zeros(1))
-            counts_of.append(np.array([self._at_once]))
-        return np.concatenate(gaps), np.concatenate(counts_of)
+            gaps[at] = 0.0
+            counts[at] = self._at_once
+        return gaps, counts
 
 
 def _places(requests: object, rows: Rows, num_requests: int) -> tuple[IntArray, IntArray]:
