@@ -13,8 +13,24 @@ from windtunnel import Result, Router, simulate
 from windtunnel.assembly import engines
 from windtunnel.config.sglang import SglangConfig
 from windtunnel.engine.sglang import SglangScheduler
+from windtunnel.engine.sglang_invariants import check_invariants
 from windtunnel.errors import SimulationError
 from windtunnel.record.columns import PassColumns
+
+
+class Checker:
+    """An observer that checks the invariants after every turn."""
+
+    def __init__(self, scheduler: SglangScheduler) -> None:
+        self.scheduler = scheduler
+
+    def on_retraction(self, *args: object) -> None: ...
+    def on_failure(self, *args: object) -> None: ...
+    def on_scheduled(self, *args: object) -> None: ...
+    def on_result(self, *args: object) -> None: ...
+
+    def on_concluded(self) -> None:
+        check_invariants(self.scheduler)
 
 
 def run_sglang(

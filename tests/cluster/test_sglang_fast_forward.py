@@ -8,27 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_strategies import run_sglang, sglang_deployments
+from sglang_strategies import Checker, run_sglang, sglang_deployments
 from strategies import FlatTiming, Outcome, Scenario, Send, columns_of, fuzz
 from windtunnel.cluster.router.base import RoutedRequest, WorkerView
 from windtunnel.engine import engine, overlap
 from windtunnel.engine.sglang import SglangScheduler
 from windtunnel.engine.sglang_invariants import check_invariants
-
-
-class Checker:
-    """An observer that checks the invariants after every turn."""
-
-    def __init__(self, scheduler: SglangScheduler) -> None:
-        self.scheduler = scheduler
-
-    def on_retraction(self, *args: object) -> None: ...
-    def on_failure(self, *args: object) -> None: ...
-    def on_scheduled(self, *args: object) -> None: ...
-    def on_result(self, *args: object) -> None: ...
-
-    def on_concluded(self) -> None:
-        check_invariants(self.scheduler)
 
 
 class MostFree:

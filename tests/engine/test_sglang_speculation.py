@@ -11,12 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from sglang_strategies import sglang_deployments
+from sglang_strategies import Checker, sglang_deployments
 from strategies import Dice, FlatTiming, Scenario, Send, columns_of, fuzz
 from windtunnel import Config, Result, simulate
 from windtunnel.assembly import engines
 from windtunnel.config.speculation import SglangSpeculationConfig
-from windtunnel.engine.sglang_invariants import check_invariants
 from windtunnel.engine.sglang_speculation import SglangSpeculation
 from windtunnel.record.columns import Status
 from windtunnel.report.metrics import summarize
@@ -200,21 +199,6 @@ def speculating(scenario: Scenario, entropy: bytes) -> Scenario:
         speculation["accepted_tokens"] = [dice.number(0, steps) for _ in range(dice.number(1, 4))]
     engine = {**scenario.engine, "overlap_schedule": False, "enable_mixed_chunk": False, "speculation": speculation}
     return replace(scenario, engine=engine)
-
-
-class Checker:
-    """An observer that checks the invariants after every turn."""
-
-    def __init__(self, scheduler: SglangSpeculation) -> None:
-        self.scheduler = scheduler
-
-    def on_retraction(self, *args: object) -> None: ...
-    def on_failure(self, *args: object) -> None: ...
-    def on_scheduled(self, *args: object) -> None: ...
-    def on_result(self, *args: object) -> None: ...
-
-    def on_concluded(self) -> None:
-        check_invariants(self.scheduler)
 
 
 def outcome(scenario: Scenario, *, fast_forward: bool = True, checked: bool = False) -> dict[str, Any]:

@@ -13,11 +13,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
-import yaml
-
+from windtunnel.config.entries import read_entries
 from windtunnel.errors import InputError
 
 KINDS = ("crash", "slow", "link-down", "events-lost", "events-late")
@@ -52,14 +50,7 @@ def read_faults(path: str, pools: Sequence[str]) -> list[PlannedFault]:
     Raises:
         InputError: the file cannot be read, or an entry makes no sense.
     """
-    try:
-        data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", source=path) from None
-    except (yaml.YAMLError, UnicodeDecodeError):
-        raise InputError("is neither YAML nor JSON", source=path) from None
-    if not isinstance(data, list) or not data:
-        raise InputError("expected a list of entries such as {at_s: 20, what: crash, worker: 0}", source=path)
+    data = read_entries(path, "{at_s: 20, what: crash, worker: 0}")
     faults: list[PlannedFault] = []
     for place, entry in enumerate(data, start=1):
         try:

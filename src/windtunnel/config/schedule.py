@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
-import yaml
-
+from windtunnel.config.entries import read_entries
 from windtunnel.errors import InputError
 
 FIELD_OF_POOL = {"workers": "workers", "prefill": "prefill_workers", "decode": "decode_workers"}
@@ -25,14 +23,7 @@ def read_schedule(path: str, pools: Sequence[str]) -> list[tuple[float, dict[str
     Raises:
         InputError: the file cannot be read, or an entry makes no sense.
     """
-    try:
-        data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", source=path) from None
-    except (yaml.YAMLError, UnicodeDecodeError):
-        raise InputError("is neither YAML nor JSON", source=path) from None
-    if not isinstance(data, list) or not data:
-        raise InputError("expected a list of entries such as {at_s: 10, workers: 2}", source=path)
+    data = read_entries(path, "{at_s: 10, workers: 2}")
     return [_entry(entry, place, path, pools) for place, entry in enumerate(data, start=1)]
 
 

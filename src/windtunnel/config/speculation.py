@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -11,7 +12,7 @@ from windtunnel.config.section import Flag, NonNegativeFloat, NonNegativeInt, Po
 Rate = Annotated[float, Field(ge=0, le=1, strict=True)]
 
 
-class AcceptanceConfig(Section):
+class AcceptanceConfig(Section, ABC):
     """How many of its drafts a request accepts, and what drafting takes."""
 
     acceptance_rates: list[Rate] | None = Field(
@@ -28,9 +29,9 @@ class AcceptanceConfig(Section):
     )
 
     @property
+    @abstractmethod
     def most_accepted(self) -> int:
         """Drafts that a verification accepts at most; they are drafted one after the other."""
-        raise NotImplementedError
 
     def check_acceptance(self, drafts_name: str, tokens_name: str) -> None:
         """What the field that `most_accepted` comes from calls that, and one more.

@@ -36,7 +36,7 @@ class SglangHalf(SglangScheduler):
         return False
 
     def await_decision(self, visit: Callable[[], None]) -> None:
-        raise NotImplementedError  # it is never ahead
+        visit()  # nothing is decided ahead
 
 
 class SglangSource(SglangHalf):

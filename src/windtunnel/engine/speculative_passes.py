@@ -246,15 +246,8 @@ class SpeculativePasses(VllmScheduler):
         self.pool.release(victim.table)
         victim.computed = victim.drafts = victim.pending = 0
         victim.stale = victim.in_flight
-        del self.running[victim.admission]
         del self.apart[victim.admission]
-        if self.by_priority:
-            self._enqueue(victim)
-        else:
-            self.waiting.appendleft(victim)
-        self._head_refused = False
-        if self.observer is not None:
-            self.observer.on_preemption(victim, requester)
+        self._put_in_front(victim, requester)
 
     # --- admission
 

@@ -126,6 +126,17 @@ class VllmAdmission:
             f"{self.max_num_batched_tokens}; {self.pool.free_blocks} of {self.pool.num_blocks} KV blocks are free"
         )
 
+    def _put_in_front(self, victim: EngineRequest, requester: EngineRequest) -> None:
+        """A running request that `requester` has preempted waits again, before those of its urgency."""
+        del self.running[victim.admission]
+        if self.by_priority:
+            self._enqueue(victim)
+        else:
+            self.waiting.appendleft(victim)
+        self._head_refused = False
+        if self.observer is not None:
+            self.observer.on_preemption(victim, requester)
+
     def _observe_refusal(self, observer: PassObserver) -> None:
         """Inside a run the head of the queue stays refused; what it was refused for changes with the free blocks."""
         budget = self.max_num_batched_tokens - self.group.size

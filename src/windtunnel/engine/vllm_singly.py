@@ -150,11 +150,4 @@ class VllmSingly(VllmAdmission):
         elif victim not in self.ending:
             self.prefilling.remove(victim)
         victim.computed = 0
-        del self.running[victim.admission]
-        if self.by_priority:
-            self._enqueue(victim)
-        else:
-            self.waiting.appendleft(victim)
-        self._head_refused = False
-        if self.observer is not None:
-            self.observer.on_preemption(victim, requester)
+        self._put_in_front(victim, requester)
