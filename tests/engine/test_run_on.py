@@ -7,10 +7,27 @@ from array import array
 from strategies import FlatTiming
 from windtunnel.config.schema import VllmConfig
 from windtunnel.engine.engine import INFINITE, Engine
+from windtunnel.engine.kv.haulage import Haulage
 from windtunnel.engine.request import EngineRequest
 from windtunnel.engine.vllm import VllmScheduler
 from windtunnel.record.columns import PassColumns
 from windtunnel.workload.content import Content
+
+
+class Clock:
+    now_ms = 0.0
+
+
+class Road(Haulage):
+    """Notes the times that it sees."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self.seen_ms: list[float] = []
+
+    def run_on(self, now_ms: float) -> bool:
+        self.seen_ms.append(now_ms)
+        return super().run_on(now_ms)
 
 
 def engine_with(prompt_tokens: int, output_tokens: int) -> Engine:
@@ -72,3 +89,23 @@ def test_passes_that_one_prompt_fills_are_those_it_would_have_one_by_one() -> No
     assert requests[0].prefill_ms == requests[1].prefill_ms == 5.0
     assert together.free_blocks(6.0) == singly.free_blocks(6.0) == 100 - 12
     assert together.passes.end_ms == singly.passes.end_ms
+
+
+def test_tiers_see_the_time_of_each_pass_and_the_clock_comes_back() -> None:
+    engine = engine_with(prompt_tokens=50, output_tokens=1)
+    clock = Clock()
+    road = Road(clock)
+    engine.haulage = road
+    engine.scheduler.prompt_passes = None  # type: ignore[misc]
+    assert engine.run_on(3.5) == 4.0
+    assert (road.seen_ms, clock.now_ms) == ([1.0, 2.0, 3.0], 0.0)
+
+
+def test_an_engine_with_tiers_stops_where_somebody_is_to_be_told() -> None:
+    engine = engine_with(prompt_tokens=50, output_tokens=1)
+    engine.scheduler.prompt_passes = None  # type: ignore[misc]
+    engine.haulage = haulage = Haulage(Clock())
+    haulage.next_ms = 2.5
+    haulage.num_awaited = 1
+    assert engine.run_on(100.0) == 3.0
+    assert engine.passes.end_ms == array("d", [1.0, 2.0])

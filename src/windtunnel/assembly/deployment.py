@@ -116,7 +116,10 @@ def simulate(
             if levels is not None:
                 offload = levels.for_engine()
                 engine.scheduler.attach_tiers(offload)
-                engine.runs_on = False  # transfers begin when passes end
+                if levels.is_apart:
+                    engine.haulage = offload.haulage
+                else:
+                    engine.runs_on = False  # what others see begins when passes end
                 offload.on_landing = partial(note_landing, len(fleet.workers))
             return engine
 
@@ -155,11 +158,11 @@ def simulate(
         simulation.halt(clock.now_ms, "error")
         simulation.close()
         if levels is not None:
-            record.offload = levels.counts()
+            record.offload = levels.counts(record.end_ms)
         error.partial = Result(config, simulation.driver.workload, record, (time.perf_counter() - started) * 1000.0)
         raise
     if levels is not None:
-        record.offload = levels.counts()
+        record.offload = levels.counts(record.end_ms)
     return Result(config, simulation.driver.workload, record, (time.perf_counter() - started) * 1000.0)
 
 

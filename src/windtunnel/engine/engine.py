@@ -14,6 +14,7 @@ import numpy as np
 
 from windtunnel.engine.decode_group import DecodeGroup
 from windtunnel.engine.kv.events import CacheEvent
+from windtunnel.engine.kv.haulage import Haulage
 from windtunnel.engine.kv.offload import Offload
 from windtunnel.engine.request import EngineRequest
 from windtunnel.record.columns import PassColumns
@@ -102,6 +103,7 @@ class Engine:
         passes: the record of its passes.
         end_ms: when what is in flight ends; infinite when idle.
         runs_on: whether `run_on` may be called: what its passes do shows only in it, and when requests end.
+        haulage: what carries KV to and from its own tiers, and sees the time of each pass; None without any.
     """
 
     def __init__(
@@ -114,6 +116,7 @@ class Engine:
         self.passes = passes
         self.end_ms = INFINITE
         self.runs_on = scheduler.fast_forward
+        self.haulage: Haulage | None = None
         self._has_ended = False  # what ends at `end_ms` is committed already
         self._start_ms = 0.0
         self._planned = 0  # passes of the run in flight that are meant to happen; 0 for a single pass
@@ -192,20 +195,28 @@ class Engine:
         end_ms = self.end_ms
         if self._leaving or self._leaving_later:
             return end_ms
-        finished = self.scheduler.finished
-        prompt = self.scheduler.prompt_passes
+        scheduler = self.scheduler
+        finished = scheduler.finished
+        prompt = scheduler.prompt_passes
+        haulage = self.haulage
         while end_ms < until_ms:
+            if haulage is not None and not haulage.run_on(end_ms):
+                break
             self._commit(self._planned)
-            next_ms = INFINITE
-            if not finished:
-                if prompt is not None and (passes := prompt.ahead()):
-                    end_ms = self._pass_prompt(prompt, passes, end_ms, until_ms)
-                next_ms = self.begin(end_ms)
-            if next_ms == INFINITE:  # its owner is to see what has come of it
+            if finished:  # their owner is to see it
+                self._has_ended = True
+                self.end_ms = end_ms
+                break
+            if prompt is not None and (passes := prompt.ahead()):
+                end_ms = self._pass_prompt(prompt, passes, end_ms, until_ms)
+            next_ms = self.begin(end_ms)
+            if next_ms == INFINITE:
                 self._has_ended = True
                 self.end_ms = end_ms
                 break
             end_ms = next_ms
+        if haulage is not None:
+            haulage.come_back()
         return end_ms
 
     def _pass_prompt(self, prompt: PromptPasses, passes: int, now_ms: float, until_ms: float) -> float:

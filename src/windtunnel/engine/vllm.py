@@ -103,7 +103,7 @@ class VllmScheduler(VllmSingly):
             self.waiting.remove(request)
             request.note_wait(now_ms)
         if self.offload is not None:
-            self._tell_tiers(self.offload, request, HAS_LEFT)
+            self.tell_tiers(self.offload, request, HAS_LEFT)
         self._head_refused = False
         del self.decodes.by_output[request.origin]
 
@@ -328,7 +328,7 @@ class VllmScheduler(VllmSingly):
         end_ms = ends[-1]
         request.note_chunk(start_ms, end_ms)
         if self.offload is not None:
-            self._tell_tiers(self.offload, request, request.computed)
+            self.tell_tiers(self.offload, request, request.computed)
         if request.computed < request.prompt_tokens + request.output_tokens:
             return
         self.prefilling.remove(request)
@@ -368,7 +368,7 @@ class VllmScheduler(VllmSingly):
     def _complete(self, request: EngineRequest) -> None:
         self.finished.append(request)
         if self.offload is not None:
-            self._tell_tiers(self.offload, request, HAS_LEFT)
+            self.tell_tiers(self.offload, request, HAS_LEFT)
         if self.is_async:
             self.ending.append(request)
         else:
@@ -436,18 +436,23 @@ class VllmScheduler(VllmSingly):
         if ending:
             self.ending = []
         if self.offload is not None:
-            untold = self._untold
-            self._untold = []
-            for request, tokens in untold:
-                self._tell(self.offload, request, tokens)
+            self.tell_untold(self.offload)
 
-    def _tell_tiers(self, offload: VllmOffload, request: EngineRequest, tokens: int) -> None:
+    def tell_tiers(self, offload: VllmOffload, request: EngineRequest, tokens: int) -> None:
         """So many tokens of a request are computed, or it has left; asynchronous, that is known when the output of the
         pass is processed."""
         if self.is_async:
             self._untold.append((request, tokens))
         else:
             self._tell(offload, request, tokens)
+
+    def tell_untold(self, offload: VllmOffload) -> None:
+        """Asynchronous: the output of a pass is processed, which the tiers learn of."""
+        if self._untold:
+            untold = self._untold
+            self._untold = []
+            for request, tokens in untold:
+                self._tell(offload, request, tokens)
 
     def _tell(self, offload: VllmOffload, request: EngineRequest, tokens: int) -> None:
         if tokens == HAS_LEFT:

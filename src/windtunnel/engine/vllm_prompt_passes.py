@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from windtunnel.engine.vllm_offload import VllmOffload
 from windtunnel.timing.base import PassShape
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ class VllmPromptPasses:
         decodes = group.size
         tokens = scheduler.max_num_batched_tokens - decodes
         if tokens <= 0 or request.admission < group.last_admission:
+            return 0
+        if scheduler.offload is not None and scheduler.offload.num_parked:  # who may come back any time
             return 0
         if request.recovering or request.table.content.sources:  # either is looked at in each pass
             return 0
@@ -60,9 +63,28 @@ class VllmPromptPasses:
         scheduler = self._scheduler
         request = scheduler.prefilling[0]
         decodes = scheduler.group.size
+        tokens = scheduler.max_num_batched_tokens - decodes
+        offload = scheduler.offload
+        if offload is not None:
+            self._commit_one_by_one(offload, passes, tokens, start_ms)
+            return
         if decodes:
             scheduler.decodes.advance(passes)
-        scheduler.cover(request, passes * (scheduler.max_num_batched_tokens - decodes))
+        scheduler.cover(request, passes * tokens)
         for end_ms in scheduler.passes.end_ms[-passes:]:
             request.note_chunk(start_ms, end_ms)
+            start_ms = end_ms
+
+    def _commit_one_by_one(self, offload: VllmOffload, passes: int, tokens: int, start_ms: float) -> None:
+        """The same with tiers, which learn of each."""
+        scheduler = self._scheduler
+        request = scheduler.prefilling[0]
+        for end_ms in scheduler.passes.end_ms[-passes:]:
+            if scheduler.group.size:
+                scheduler.decodes.advance(1)
+            scheduler.cover(request, tokens)
+            scheduler.tell_untold(offload)  # asynchronous: of the pass before, now that this one is decided
+            request.note_chunk(start_ms, end_ms)
+            offload.tiers.haulage.run_on(end_ms)
+            scheduler.tell_tiers(offload, request, request.computed)
             start_ms = end_ms

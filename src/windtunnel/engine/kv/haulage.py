@@ -3,7 +3,8 @@
 What happens on links follows from what was started on them, so nobody need be told at its time: whoever looks at a tier
 lets everything happen first that is due by then, in the order of (time, link, start). Only while a request waits for a
 transfer is there an alarm, at the time of what happens next. So writes that nobody waits for cost no events of the
-simulation, and runs of passes and single passes agree. The file never knows what is carried.
+simulation, and runs of passes and single passes agree. An engine whose tiers nobody else sees may run ahead of the
+simulation's clock, which shows its time meanwhile. The file never knows what is carried.
 """
 
 from __future__ import annotations
@@ -70,13 +71,14 @@ class Haulage:
         set_alarm: who is asked to call `ring` at a time, or at another one instead; infinite is not at all.
     """
 
-    __slots__ = ("_clock", "_links", "_news", "_planned", "next_ms", "num_awaited", "set_alarm")
+    __slots__ = ("_clock", "_left_ms", "_links", "_news", "_planned", "next_ms", "num_awaited", "set_alarm")
 
     def __init__(self, clock: Clock, set_alarm: Callable[[float], None] | None = None) -> None:
         self.next_ms = INFINITE
         self.num_awaited = 0
         self.set_alarm = set_alarm
         self._clock = clock
+        self._left_ms = INFINITE  # what time it was when an engine began to run on; infinite if none does
         self._links = 0
         self._planned: list[tuple[float, int, Link]] = []  # a heap; stale entries are skipped
         self._news: list[Callable[[], None]] = []
@@ -102,9 +104,11 @@ class Haulage:
         if self.num_awaited:
             self.plan()
 
-    def catch_up(self) -> float:
-        """Let everything happen that is due by now; returns the time."""
+    def catch_up(self, until_ms: float = -1.0) -> float:
+        """Let everything happen that is due by now, or by a later time; returns the time."""
         now_ms: float = self._clock.now_ms
+        if now_ms < until_ms:
+            now_ms = until_ms
         if self.next_ms <= now_ms:
             planned = self._planned
             while planned and planned[0][0] <= now_ms:
@@ -120,6 +124,22 @@ class Haulage:
             if self.num_awaited:
                 self.plan()
         return now_ms
+
+    def run_on(self, now_ms: float) -> bool:
+        """The only engine here runs on by itself, to the end of a pass; False if the alarm rings first."""
+        if self.num_awaited and self.next_ms <= now_ms:
+            return False
+        clock = self._clock
+        if self._left_ms == INFINITE:
+            self._left_ms = clock.now_ms
+        clock.now_ms = now_ms
+        return True
+
+    def come_back(self) -> None:
+        """It does so no more; it is still the time when it began to."""
+        if self._left_ms != INFINITE:
+            self._clock.now_ms = self._left_ms
+            self._left_ms = INFINITE
 
     def tell(self, listener: Callable[[], None]) -> None:
         """Have someone told when the alarm rings, which it does at this instant."""

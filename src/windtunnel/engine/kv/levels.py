@@ -21,6 +21,7 @@ class Levels:
     Attributes:
         made: all levels so far, those of the first engine first.
         offloads: what each engine sees of them, in the order of the engines.
+        is_apart: no engine sees what another one does.
     """
 
     def __init__(
@@ -40,14 +41,14 @@ class Levels:
         self._clock = clock
         self._make_alarm = make_alarm
         tiers = (config.host, config.disk, config.object_store)
-        self._is_apart = all(tier is None or tier.scope == "private" for tier in tiers)
+        self.is_apart = all(tier is None or tier.scope == "private" for tier in tiers)
         self._haulage = self._new_haulage()
         self._shared: dict[str, Level] = {}
 
     def for_engine(self) -> Offload:
         """The tiers of one more engine."""
         config = self._config
-        if self._is_apart and self.offloads:  # engines that share nothing need not be looked at together
+        if self.is_apart and self.offloads:  # engines that share nothing need not be looked at together
             self._haulage = self._new_haulage()
         levels = [self._level("host", config.host)]
         if config.disk is not None:
@@ -58,13 +59,13 @@ class Levels:
         self.offloads.append(offload)
         return offload
 
-    def counts(self) -> OffloadCounts:
-        """What has happened so far, for the record."""
+    def counts(self, now_ms: float) -> OffloadCounts:
+        """What has happened up to a time, which is not before anything that did, for the record."""
         bs = self._block_size
         counts = OffloadCounts()
         tiers: dict[str, TierCounts] = {}
         for offload in self.offloads:
-            offload.haulage.catch_up()
+            offload.haulage.catch_up(now_ms)
         for level in self.made:
             tier = tiers.get(level.name)
             if tier is None:
